@@ -1,0 +1,1 @@
+"""agentrl: train language-model agents by reinforcement learning on multi-turn episodes."""
