@@ -6,7 +6,7 @@ from agentrl.config import Section
 from agentrl.errors import ConfigError
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, frozen=True):
     """Which model, and how it is spoken to."""
 
     name: str = "tiny"
@@ -18,7 +18,7 @@ class ModelConfig(Section):
     """hermes: schemas in the system text, calls as <tool_call> JSON; for chat templates without tools."""
 
 
-class SamplingConfig(Section):
+class SamplingConfig(Section, frozen=True):
     """How the policy is sampled while training; scaffolds' own wishes are recorded and replaced."""
 
     temperature: float = 1.0
@@ -36,7 +36,7 @@ class SamplingConfig(Section):
             )
 
 
-class EngineConfig(Section):
+class EngineConfig(Section, frozen=True):
     """The embedded engine."""
 
     slots: int = 64
