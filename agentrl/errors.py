@@ -60,6 +60,10 @@ class StoreError(AgentRLError):
     """An episode blob cannot be read or written (torn, wrong schema, disk full)."""
 
 
+class ProcessError(AgentRLError):
+    """A supervised process did not start, died, or fell silent; the message ends with the last lines of its log and the log's path."""
+
+
 class CheckpointError(AgentRLError):
     """A checkpoint is missing, torn or of another model."""
 
