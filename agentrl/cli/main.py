@@ -1,0 +1,55 @@
+"""The `agentrl` command: finds the subcommand, and prints errors made for people without a traceback.
+
+Subcommands are imported only when called, so that `agentrl --help` answers at once.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from agentrl.config import did_you_mean
+from agentrl.errors import AgentRLError, ConfigError
+
+COMMANDS = {
+    "train": "train a policy on an environment",
+    "eval": "evaluate a run, a model or a URL on held-out tasks",
+    "try": "run one episode and look at it",
+    "envs": "list the installed environments",
+    "episodes": "list a run's episodes",
+    "show": "show one episode of a run",
+    "audit": "prove that a run lost and doubled nothing",
+    "bench": "measure engine, gateway or trainer against a baseline",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
+    return f"usage: agentrl COMMAND [options]\n\n{lines}\n\n`agentrl COMMAND --help` says more. Start with: agentrl train --env countdown"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 done, 1 failed, 2 refused (the command or configuration is wrong), 130 interrupted."""
+    rest = list(sys.argv[1:] if words is None else words)
+    if not rest or rest[0] in {"-h", "--help", "help"}:
+        print(usage())
+        return 0
+    name = rest.pop(0)
+    try:
+        if name not in COMMANDS:
+            raise ConfigError(f"there is no command {name!r}.{did_you_mean(name, COMMANDS)}")
+        command = importlib.import_module(f"agentrl.cli.{name}_command")
+        return int(command.run(rest))
+    except ConfigError as error:
+        print(f"agentrl: {error}", file=sys.stderr)
+        return 2
+    except AgentRLError as error:
+        print(f"agentrl: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("agentrl: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
