@@ -64,6 +64,10 @@ class ProcessError(AgentRLError):
     """A supervised process did not start, died, or fell silent; the message ends with the last lines of its log and the log's path."""
 
 
+class TrainError(AgentRLError):
+    """An optimizer update cannot be made as asked: numbers that disagree, a loss that is not finite, data that the trainer cannot replay."""
+
+
 class CheckpointError(AgentRLError):
     """A checkpoint is missing, torn or of another model."""
 

@@ -30,7 +30,7 @@ class Minibatch(msgspec.Struct, frozen=True):
     """The denominator: trainable tokens of all runs above that are not over the staleness bound."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, tag=True):
     """`groups_per_step` closed groups, cut into minibatches."""
 
     number: int
@@ -43,7 +43,7 @@ class Batch(msgspec.Struct, frozen=True):
     """The ledger's last entry when the batch was made; a checkpoint after this batch carries it."""
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, tag=True):
     """No more batches: the trainer writes its last checkpoint and ends."""
 
     reason: str
