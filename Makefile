@@ -39,7 +39,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest docs
+	$(BIN)/python -m pytest tests/docs
 
 format: install
 	$(BIN)/ruff format .
