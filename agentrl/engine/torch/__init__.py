@@ -1,0 +1,1 @@
+"""The embedded engine: Hugging Face models on the device that is there."""
