@@ -46,7 +46,7 @@ class BoundAgent:
     """An agent within an episode: `ep["main"]`."""
 
     def __init__(self, parent: "Episode", name: str, agent: Agent) -> None:
-        self._parent = parent
+        self.parent = parent
         self.name = name
         self.agent = agent
 
@@ -100,7 +100,7 @@ class BoundAgent:
                 await session.close()
 
     async def _start(self, task: Task | str | None, source: "Episode | None", group: str | None) -> "tuple[AgentRun, Session]":
-        run = self._parent.child(self.name, self.agent, task, source=source, group=group)
+        run = self.parent.child(self.name, self.agent, task, source=source, group=group)
         return run, await run.root.open_session(run.request)
 
 

@@ -44,6 +44,8 @@ class Env:
 
     def __init__(self, config: EnvConfig | None = None) -> None:
         self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        if not self.agents:
+            raise EnvError(f"{type(self).__name__}.agents is empty; leave it out for one main agent")
         self.config: Any = self.Config() if config is None else config
         self._tools = {member: Tool(getattr(self, member)) for member in dir(type(self)) if is_tool(getattr(type(self), member, None))}
 

@@ -16,7 +16,7 @@ from agentrl.env.agent import Agent, BoundAgent
 from agentrl.env.call import Calls, only
 from agentrl.env.env import Env
 from agentrl.env.limits import Bounds, bounds
-from agentrl.env.reward import Score, score
+from agentrl.env.reward import Score, is_number, score
 from agentrl.env.sampling import SamplingOptions
 from agentrl.env.session import OpenSession, SessionRequest
 from agentrl.env.task import Task
@@ -83,6 +83,11 @@ class Episode:
     def parts(self) -> dict[str, float]:
         """The reward's components, before weights."""
         return {} if isinstance(self._reward, UnsetType) else self._reward.parts
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics that are finite numbers; grading has recorded an error for any other."""
+        return {str(name): float(value) for name, value in self.metrics.items() if is_number(value)}
 
     def give(self, earned: Score) -> None:
         """Set a checked reward."""
@@ -211,7 +216,7 @@ class AgentRun(Episode):
             terminal=self.terminal or "finished",
             reward=self.reward,
             rewards=self.parts,
-            metrics=dict(self.metrics),
+            metrics=self.numbers,
             turns=self.turns,
         )
 
@@ -238,7 +243,7 @@ class Root(Episode):
         self.env = env
         self.open_session = open_session
         self.calls = calls
-        self.own_state: Any = env.State()
+        self.own_state: Any = None
         self.runs: list[AgentRun] = []
         """Of the whole tree, in the order of their start."""
         self.edges: list[Message] = []
@@ -292,7 +297,7 @@ class Root(Episode):
             messages=tuple(self.edges),
             reward=main.reward if main else None,
             rewards=main.parts if main else {},
-            metrics=dict(self.metrics),
+            metrics=self.numbers,
             terminal=self.terminal or "finished",
             errors=tuple(self.errors),
             started_at=self.started_at,

@@ -11,10 +11,12 @@ import anyio
 from agentrl.env.env import Env
 from agentrl.env.episode import Root
 from agentrl.env.reward import Score, number, score
+from agentrl.env.tool import bounded
 from agentrl.episode import TRUNCATED, ErrorRecord, Terminal
-from agentrl.errors import AgentRLError, EnvError, LimitReached
+from agentrl.errors import AgentRLError, EnvError, LimitReached, boundary
 
 TRACEBACK_CHARACTERS = 4000
+MESSAGE_CHARACTERS = 2000
 NEVER_S = float("inf")
 
 
@@ -24,7 +26,7 @@ async def live(env: Env, ep: Root) -> None:
         await _set_up(env, ep)
         await _run(env, ep)
         await _grade(env, ep)
-    except AgentRLError as failure:
+    except Exception as failure:  # also a defect of our own: the worker has other episodes
         fail(ep, failure)
     finally:
         await _tear_down(env, ep)
@@ -32,6 +34,8 @@ async def live(env: Env, ep: Root) -> None:
 
 async def _set_up(env: Env, ep: Root) -> None:
     ep.activity = "setup"
+    with boundary(EnvError, "State()"):
+        ep.own_state = env.State()
     await ep.calls("setup", env.setup, ep.task, ep, deadline_s=ep.bounds.setup_s)
 
 
@@ -79,7 +83,7 @@ def end(ep: Root, terminal: Terminal | str) -> None:
         run.finish(terminal)
 
 
-def fail(ep: Root, failure: AgentRLError) -> None:
+def fail(ep: Root, failure: Exception) -> None:
     """A failure that is not the policy's: every trained run loses its reward, or gets 0 by on_error = "zero"."""
     ep.errors.append(describe(failure, ep.activity))
     zero = ep.env.config.on_error == "zero"
@@ -90,7 +94,8 @@ def fail(ep: Root, failure: AgentRLError) -> None:
 
 
 def describe(failure: BaseException, where: str) -> ErrorRecord:
-    """The failure as data; `kind` and traceback are those of the exception that started it."""
-    cause = failure.__cause__ or failure
-    trace = "".join(traceback.format_exception(cause))[-TRACEBACK_CHARACTERS:] if failure.__cause__ else ""
-    return ErrorRecord(where=where, kind=type(cause).__name__, message=str(failure), traceback=trace)
+    """The failure as data; kind and traceback are those of the foreign exception behind it, if there is one."""
+    ours = isinstance(failure, AgentRLError)
+    cause = (failure.__cause__ if ours else None) or failure
+    trace = "" if cause is failure and ours else "".join(traceback.format_exception(cause))[-TRACEBACK_CHARACTERS:]
+    return ErrorRecord(where=where, kind=type(cause).__name__, message=bounded(str(failure), MESSAGE_CHARACTERS), traceback=bounded(trace))

@@ -32,10 +32,12 @@ def score(value: Any, weights: Mapping[str, float], *, where: str = "reward") ->
     return Score(total=sum(weights.get(name, 1.0) * part for name, part in parts.items()), parts=parts)
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def number(value: Any, where: str) -> float:
     """Raises EnvError unless it is a finite number."""
-    if not isinstance(value, Real):
+    if not is_number(value):
         raise EnvError(f"{where} is {value!r} of type {type(value).__name__}; it must be a finite number")
-    if not math.isfinite(value):
-        raise EnvError(f"{where} is {value!r}; it must be a finite number")
     return float(value)

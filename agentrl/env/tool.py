@@ -132,11 +132,11 @@ def as_text(result: Any) -> str:
 
 
 def bounded(text: str, limit: int = MAX_RESULT) -> str:
-    """The text, or its two ends with a note of what was cut."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n… [{len(text) - 2 * half} characters cut] …\n{text[-half:]}"
+    """The text, or its two ends with a note of what was cut. What no UTF-8 can say (lone surrogates) becomes "?"."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… [{len(text) - 2 * half} characters cut] …\n{text[-half:]}"
+    return text.encode("utf-8", "replace").decode()
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

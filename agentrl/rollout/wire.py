@@ -76,6 +76,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """What the loop's thread is doing, when the lag is long."""
     holder: str = ""
     """The lease whose code holds the loop, by that stack."""
+    leaked: tuple[str, ...] = ()
+    """Sync user code that outlived its deadline and still holds a thread ("tool calc"): only a new process gets rid of it."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, omit_defaults=True):
