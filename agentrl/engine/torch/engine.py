@@ -13,12 +13,13 @@ from tokenizers import Tokenizer
 
 from agentrl.engine.base import Capabilities, Chunk, EngineStatus, PauseMode
 from agentrl.engine.config import EngineConfig
+from agentrl.engine.mailbox import Mailbox
 from agentrl.engine.torch.call import Call
 from agentrl.engine.torch.model import SlotModel, load_model
 from agentrl.engine.torch.scheduler import Scheduler
 from agentrl.engine.torch.stop import StopStrings
 from agentrl.engine.torch.weights import LiveWeights
-from agentrl.engine.torch.worker import Mailbox, Worker
+from agentrl.engine.torch.worker import Worker
 from agentrl.episode import Sampling
 from agentrl.errors import ContextOverflow, EngineError, EngineQuarantined
 from agentrl.weights.update import WeightUpdate

@@ -1,8 +1,8 @@
 """Where the keys and values of running calls live: arenas of rows of one length, which doubles from arena to arena.
 
 Calls of similar length share an arena, so one attention over all of its rows, padded to the longest, wastes less than half; and memory
-follows what the calls need, not slots × context. The rows in use are always the first ones (the last row fills the hole of one that leaves),
-so the attention reads them in place, without a gather.
+follows what the calls need, not slots × context. The rows in use are always the first ones (the last row fills the hole of one that
+leaves), so the attention reads them in place, without a gather.
 """
 
 import torch

@@ -14,35 +14,12 @@ from typing import Any, TypeVar
 import anyio
 import torch
 
+from agentrl.engine.mailbox import Mailbox
 from agentrl.engine.torch.scheduler import Scheduler
 from agentrl.errors import AgentRLError, EngineError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class Mailbox:
-    """Outcomes for one waiting coroutine. Filled and emptied in the event loop's thread."""
-
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-        self._event: anyio.Event | None = None
-
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-        if self._event is not None:
-            self._event.set()
-
-    async def take(self) -> Any:
-        """The next item. Raises it if it is an exception."""
-        while not self._items:
-            self._event = anyio.Event()
-            await self._event.wait()
-            self._event = None
-        item = self._items.pop(0)
-        if isinstance(item, Exception):
-            raise item
-        return item
 
 
 class Worker:
