@@ -3,7 +3,8 @@
 Each call opens a fresh connection. There are a few of them in a step, and a pooled socket that went stale between two steps would cost one.
 """
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import msgspec
@@ -14,8 +15,6 @@ from agentrl.weights.update import WeightUpdate
 
 SILENCE_S = 300.0
 """The controller answers a long poll well within this, with a batch or with none yet; if it does not, it is gone."""
-
-T = TypeVar("T")
 
 
 class ControllerClient:
@@ -31,9 +30,10 @@ class ControllerClient:
             trust_env=False,
         )
 
-    def next_batch(self) -> Batch | Stop:
-        """Wait for the next batch, however long rolling it out takes."""
+    def next_batch(self, meanwhile: Callable[[], None]) -> Batch | Stop:
+        """Wait for the next batch, however long rolling it out takes. `meanwhile` is called before each poll, and may raise."""
         while True:
+            meanwhile()
             reply = self._post("/trainer/batch", {})
             if reply.status_code != 204:
                 return msgspec.msgpack.decode(reply.content, type=Batch | Stop)

@@ -28,7 +28,7 @@ def train(
 
     while True:
         waiting = time.perf_counter()
-        batch = controller.next_batch()
+        batch = controller.next_batch(meanwhile=publication.check)
         wait_s = time.perf_counter() - waiting
         if isinstance(batch, Stop):
             break

@@ -37,6 +37,11 @@ class Publication:
         under_way, self._under_way = self._under_way, None
         return under_way.result() if under_way is not None else 0.0
 
+    def check(self) -> None:
+        """Raise what the one under way raised, if it failed: whoever waits for its effect would wait for ever."""
+        if self._under_way is not None and self._under_way.done():
+            self._under_way.result()
+
     def close(self) -> None:
         self._thread.shutdown()
 

@@ -8,6 +8,8 @@ from agentrl.train.packing import Ragged
 
 VOCAB = 61
 
+torch.set_num_threads(1)
+
 
 def tiny_llama(*, heads: int = 4, kv_heads: int = 2, tied: bool = True, seed: int = 0) -> PreTrainedModel:
     torch.manual_seed(seed)

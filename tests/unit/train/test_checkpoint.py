@@ -95,8 +95,16 @@ def test_only_the_newest_are_kept_and_leftovers_of_a_kill_go(source, checkpoints
     assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-000002", "step-000003"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "rng.safetensors", "config.json", "tokenizer.json"])
-@pytest.mark.parametrize(("harm", "says"), [("flip", "fails its checksum"), ("tear", "is torn"), ("remove", "is missing")])
+@pytest.mark.parametrize(
+    ("name", "harm", "says"),
+    [
+        ("model.safetensors", "flip", "fails its checksum"),
+        ("optimizer.safetensors", "tear", "is torn"),
+        ("rng.safetensors", "flip", "fails its checksum"),
+        ("config.json", "remove", "is missing"),
+        ("tokenizer.json", "tear", "is torn"),
+    ],
+)
 def test_harm_to_any_file_is_refused_by_name_and_the_older_one_is_found(source, checkpoints, name, harm, says):
     blobs = Blobs()
     ours = trainer(source, blobs)
