@@ -1,0 +1,180 @@
+"""The gateway: sessions, their calls, and what becomes of an episode's turns. Knows nothing of HTTP.
+
+It alone writes turns. A session lives from its opening until its episode is sealed or discarded; then its secret is worth nothing.
+"""
+
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from agentrl.engine.base import Engine
+from agentrl.episode import EpisodeRecord, Sealed, Turn
+from agentrl.errors import GatewayError
+from agentrl.gateway.call import Call, Order
+from agentrl.gateway.chat import Tools
+from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.control import GatewayStatus, SessionSpec
+from agentrl.gateway.counters import Counters
+from agentrl.gateway.journal import Journal
+from agentrl.gateway.refusal import unauthorized
+from agentrl.gateway.relay import Relay
+from agentrl.gateway.render import Renderer
+from agentrl.gateway.session import OpenSession
+from agentrl.gateway.stats import token_stats, without_undelivered
+from agentrl.gateway.store import EpisodeStore
+from agentrl.gateway.turns import TurnMaker
+
+_SEALED_REMEMBERED = 4096
+
+
+class Gateway:
+    """See the module's docstring. `tasks` outlives the gateway's callers: calls run in it."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        renderer: Renderer,
+        maker: TurnMaker,
+        relay: Relay,
+        journal: Journal,
+        store: EpisodeStore,
+        config: GatewayConfig,
+        counters: Counters,
+        control_token: str,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self.config = config
+        self.counters = counters
+        self.context_length = engine.capabilities().context_length
+        self.tools: dict[bytes, Tools] = {}
+        """Tools by the bytes that they came as; sessions of one environment send the same."""
+        self._renderer = renderer
+        self._maker = maker
+        self._relay = relay
+        self._journal = journal
+        self._store = store
+        self._control_token = control_token.encode()
+        self._tasks = tasks
+        self._sessions: dict[str, OpenSession] = {}
+        self._episodes: dict[str, list[OpenSession]] = {}
+        self._sealed: OrderedDict[str, Sealed] = OrderedDict()
+        self._sealing = anyio.Lock()
+
+    def controls(self, token: str) -> bool:
+        """Compared in constant time."""
+        return hmac.compare_digest(token.encode(), self._control_token)
+
+    def open(self, spec: SessionSpec) -> OpenSession:
+        """A new session. Raises GatewayError for an outside model without an endpoint."""
+        if spec.policy.startswith("openai/") and self.config.outside_url is None:
+            raise GatewayError(f"agent model {spec.policy!r} needs gateway.outside_url, the endpoint that serves it")
+        session = OpenSession(spec, secrets.token_urlsafe(24), self._renderer)
+        self._sessions[session.secret] = session
+        self._episodes.setdefault(spec.episode, []).append(session)
+        return session
+
+    def session(self, secret: str) -> OpenSession:
+        """Raises Refusal (401) for secrets that are unknown or closed."""
+        session = self._sessions.get(secret)
+        if session is None:
+            raise unauthorized()
+        return session
+
+    def start(self, session: OpenSession, order: Order) -> Call:
+        """A new turn begins; it goes on whoever listens."""
+        call = Call(secrets.token_hex(8), time.time())
+        session.calls += 1
+        session.in_flight.add(call)
+        self.counters.calls += 1
+        self._tasks.start_soon(self._run, session, order, call)
+        return call
+
+    async def _run(self, session: OpenSession, order: Order, call: Call) -> None:
+        self.counters.in_flight += 1
+        try:
+            with call.scope:
+                if session.outside is not None:
+                    await self._relay.make(session, order, call)
+                else:
+                    await self._maker.make(session, order, call)
+        finally:
+            self.counters.in_flight -= 1
+            session.in_flight.discard(call)
+            if not call.ended:
+                call.end(unauthorized())
+            if call.refusal is not None:
+                self.counters.error(call.refusal.code)
+
+    def leave(self, session: OpenSession, call: Call, *, delivered: bool) -> None:
+        """A listener went away. A call that nobody waits for is cancelled, unless its client comes back soon."""
+        call.listeners -= 1
+        if delivered:
+            call.delivered = True
+            session.undelivered.discard(call.turn)
+            return
+        if not call.delivered:
+            call.delivered = False
+            session.undelivered.add(call.turn)
+        if call.listeners == 0 and not call.ended:
+            self._tasks.start_soon(self._linger, call)
+
+    async def _linger(self, call: Call) -> None:
+        await anyio.sleep(self.config.linger_s)
+        if call.listeners == 0:
+            call.scope.cancel()
+
+    async def seal(self, record: EpisodeRecord) -> Sealed:
+        """Close the episode's sessions and write its blob. Sealing again gives the same answer."""
+        async with self._sealing:
+            again = self._sealed.get(record.id)
+            if again is not None:
+                return again
+            sessions = await self._close(record.id)
+            turns = self._turns(record.id, sessions)
+            handle, nbytes = await anyio.to_thread.run_sync(self._store.write, record, turns)
+            sealed = Sealed(episode=record.id, handle=handle, nbytes=nbytes, runs=token_stats(turns, sessions))
+            self._journal.drop(record.id)
+            self._sealed[record.id] = sealed
+            while len(self._sealed) > _SEALED_REMEMBERED:
+                self._sealed.popitem(last=False)
+            return sealed
+
+    async def discard(self, episode: str) -> None:
+        """Close the episode's sessions and forget its turns."""
+        async with self._sealing:
+            await self._close(episode)
+            self._journal.drop(episode)
+
+    async def _close(self, episode: str) -> list[OpenSession]:
+        sessions = self._episodes.pop(episode, [])
+        for session in sessions:
+            self._sessions.pop(session.secret, None)
+            for call in list(session.in_flight):
+                call.scope.cancel()
+        for session in sessions:
+            for call in list(session.in_flight):
+                await call.end_reached()
+        return sessions
+
+    def _turns(self, episode: str, sessions: list[OpenSession]) -> list[Turn]:
+        """Each after its parent. An episode without sessions was journalled by a gateway that died."""
+        if not sessions:
+            return list(self._journal.read(episode))
+        return [turn for session in sessions for turn in without_undelivered(session)]
+
+    def status(self) -> GatewayStatus:
+        counters = self.counters
+        return GatewayStatus(
+            sessions=len(self._sessions),
+            calls=counters.calls,
+            in_flight=counters.in_flight,
+            placements=dict(counters.placements),
+            replaced_wishes=dict(counters.wishes),
+            errors=dict(counters.errors),
+        )
