@@ -22,6 +22,7 @@ class Drawn:
     """One token for each row."""
 
     token_ids: list[int]
+    """-1: the row's logits are not numbers."""
     logprobs: list[float]
     """nats; of a greedy row, under T = 1"""
     support: list[tuple[int, ...] | None]
@@ -40,13 +41,15 @@ def draw(logits: Tensor, calls: list[Call]) -> Drawn:
         probs[truncated] = _truncate(probs[truncated], [samplings[row] for row in truncated])
     sums = probs.cumsum(-1)
     uniforms = _column([call.uniform() * _BELOW_ONE for call in calls], logits)
-    chosen = torch.searchsorted(sums, uniforms * sums[:, -1:], right=True)
+    # A row that holds something else than numbers must not stop the others.
+    finite = sums[:, -1:].isfinite()
+    chosen = torch.searchsorted(sums, uniforms * sums[:, -1:], right=True).where(finite, 0)
     greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0]
     if greedy:
         chosen[greedy] = logits[greedy].argmax(-1, keepdim=True)
     # A drawn token's probability is far above what fp32 rounds away, so its logarithm is as good as a log-softmax.
     logprobs = probs.gather(1, chosen).log()
-    token_ids: list[int] = chosen[:, 0].tolist()
+    token_ids: list[int] = chosen.where(finite, -1)[:, 0].tolist()
     return Drawn(token_ids, logprobs[:, 0].tolist(), _supports(probs, samplings))
 
 

@@ -20,6 +20,7 @@ from agentrl.engine.torch.prefix import PrefixTree, Tokens
 from agentrl.engine.torch.retained import Retained, RetainedKV
 from agentrl.engine.torch.sampler import draw
 from agentrl.episode import FinishReason
+from agentrl.errors import EngineError
 
 _PREFILL_TOKENS = 512
 """Prompt tokens of one step beyond one per call; more would make the calls that decode wait longer."""
@@ -177,6 +178,9 @@ class Scheduler:
         drawn = draw(logits, calls)
         self.sampled_tokens += len(calls)
         for call, token, logprob, support in zip(calls, drawn.token_ids, drawn.logprobs, drawn.support, strict=True):
+            if token < 0:
+                self._break(call)
+                continue
             finish = call.accept(token, logprob, self.policy_version, support)
             if finish is not None:
                 self._finish(call, finish)
@@ -186,6 +190,13 @@ class Scheduler:
     def _finish(self, call: Call, reason: FinishReason) -> None:
         self._unseat(call)
         call.post(call.chunk(reason))
+
+    def _break(self, call: Call) -> None:
+        """End a call whose logits are not numbers; its KV is worth nothing."""
+        self._slots.wipe(call)
+        call.kv_len = 0
+        self._unseat(call)
+        call.post(EngineError(f"the model's logits under version {self.policy_version} are not finite; training has diverged"))
 
     def _unseat(self, call: Call) -> None:
         """Take the call's row back and retain what it computed."""

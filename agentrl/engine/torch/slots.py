@@ -36,7 +36,8 @@ class Arena:
     def _grow(self) -> None:
         held = self.kv
         layers, two, rows, length, width = held.shape
-        self.kv = held.new_empty(layers, two, max(_FEWEST, 2 * rows), length, width)
+        # Zeros, because attention multiplies what it masks by 0, and that must be a number.
+        self.kv = held.new_zeros(layers, two, max(_FEWEST, 2 * rows), length, width)
         self.kv[:, :, :rows].copy_(held)
         self.layers = [(layer[0].flatten(0, 1), layer[1].flatten(0, 1)) for layer in self.kv]
 
@@ -76,6 +77,10 @@ class Slots:
             self.seat(call, tokens)
             self.kv(call).copy_(held)
             self._close(arena, row)
+
+    def wipe(self, call: Call) -> None:
+        """Make the call's row numbers again, after a forward that gave none."""
+        self.arenas[call.arena].kv[:, :, call.row].zero_()
 
     def unseat(self, call: Call) -> None:
         """Give the row back."""

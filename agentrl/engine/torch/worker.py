@@ -72,8 +72,10 @@ class Worker:
                     self._outbox += [(mailbox, None) for mailbox in self._when_drained]
                     self._when_drained.clear()
                 self._flush()
-        self._scheduler.fail(EngineError("the engine was closed"))
-        self._flush()
+            while not self._inbox.empty():
+                self._serve_inbox()
+            self._scheduler.fail(EngineError("the engine was closed"))
+            self._flush()
 
     def _serve_inbox(self) -> bool:
         """Run what was asked; wait for something if there is nothing else to do. False: close."""
