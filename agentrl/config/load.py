@@ -27,8 +27,11 @@ def read_toml(path: Path) -> Tree:
         raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 
 
-def parse_flags(words: Sequence[str]) -> Tree:
-    """`--a.b 1 --a.c=x --a.d` to {"a": {"b": "1", "c": "x", "d": "true"}}. Values stay text: only their section knows the types."""
+def parse_flags(words: Sequence[str], aliases: Mapping[str, str] | None = None) -> Tree:
+    """`--a.b 1 --a.c=x --a.d` to {"a": {"b": "1", "c": "x", "d": "true"}}. Values stay text: only their section knows the types.
+
+    `aliases` maps a short option to its key, such as model → model.name.
+    """
     tree: Tree = {}
     rest = list(words)
     while rest:
@@ -38,7 +41,8 @@ def parse_flags(words: Sequence[str]) -> Tree:
         key, equals, value = word[2:].partition("=")
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        _put(tree, key.replace("-", "_").split("."), value)
+        key = key.replace("-", "_")
+        _put(tree, (aliases or {}).get(key, key).split("."), value)
     return tree
 
 
