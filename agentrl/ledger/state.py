@@ -218,6 +218,8 @@ class State:
                 self.seen.add(key.task_id)
                 self.next_index = max(self.next_index, entry.index + 1)
             self.open_groups += 1
+        else:
+            self.next_evaluation = max(self.next_evaluation, key.epoch + 1)
         group = Group(self.next_group, entry.split, key.epoch, key.task_id, entry.index, entry.size)
         self.groups[group.number] = group
         self.by_task[(entry.split, key.epoch, key.task_id)] = group.number
@@ -334,5 +336,5 @@ class State:
     def _evaluated(self, entry: Evaluated) -> None:
         self.next_evaluation = max(self.next_evaluation, entry.evaluation + 1)
         self.evaluated_step = max(self.evaluated_step, entry.step)
-        for number in [n for n, group in self.groups.items() if group.split == "eval" and group.epoch == entry.evaluation]:
+        for number in [n for n, group in self.groups.items() if group.split == "eval" and group.epoch <= entry.evaluation]:
             self._forget(number)

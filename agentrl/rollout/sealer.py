@@ -1,0 +1,45 @@
+"""Sealing over the gateway's control routes."""
+
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from agentrl.episode import EpisodeRecord, Sealed
+from agentrl.errors import GatewayError
+from agentrl.gateway.control import Discard
+
+R = TypeVar("R")
+
+
+class GatewaySealer:
+    """`async with GatewaySealer(url, token=…) as sealer`. Raises GatewayError for whatever goes wrong; the caller sets deadlines."""
+
+    def __init__(self, url: str, *, token: str) -> None:
+        """`url`: the gateway's base, without a trailing slash."""
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/msgpack"}
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._http.close()
+
+    async def seal(self, record: EpisodeRecord) -> Sealed:
+        return await self._post("/control/seal", record, Sealed)
+
+    async def discard(self, episode: str) -> None:
+        await self._post("/control/discard", Discard(episode), dict[str, Any])
+
+    async def _post(self, path: str, message: msgspec.Struct, answer: type[R]) -> R:
+        try:
+            async with self._http.post(self._url + path, data=msgspec.msgpack.encode(message)) as reply:
+                body = await reply.read()
+        except aiohttp.ClientError as cause:
+            raise GatewayError(f"the gateway at {self._url} did not answer {path}: {cause or type(cause).__name__}") from cause
+        if reply.status != 200:
+            raise GatewayError(f"the gateway refused {path} with {reply.status}: {body[:500].decode(errors='replace')}")
+        return msgspec.msgpack.decode(body, type=answer)

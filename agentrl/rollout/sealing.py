@@ -1,0 +1,163 @@
+"""From a posted record to a scored episode: the gateway joins it with its turns into one blob, and the ledger keeps the handle.
+
+The worker is answered before that, so a slow disk holds nobody's slot; posted records wait here, a bounded number sealed at a time.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+
+from agentrl.episode import EpisodeRecord, Sealed
+from agentrl.errors import GatewayError, StoreError
+from agentrl.ledger import Ledger
+from agentrl.ledger.entry import Scored, ScoredRun
+from agentrl.rollout.observer import EpisodeEvent, Observer
+from agentrl.rollout.work import WorkList
+
+TRIES = 3
+
+
+class Sealer(Protocol):
+    """Closes an episode's books."""
+
+    async def seal(self, record: EpisodeRecord) -> Sealed:
+        """Idempotent. Raises GatewayError or StoreError."""
+        ...
+
+    async def discard(self, episode: str) -> None:
+        """Forget the episode's turns. Raises GatewayError."""
+        ...
+
+
+class Sealing:
+    """Takes posted records in, and settles their episodes."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        work: WorkList,
+        sealer: Sealer,
+        *,
+        on_settled: Callable[[], None],
+        observer: Observer,
+        at_once: int = 8,
+        deadline_s: float = 60.0,
+        pause_s: float = 1.0,
+    ) -> None:
+        self._ledger = ledger
+        self._work = work
+        self._sealer = sealer
+        self._on_settled = on_settled
+        self._observer = observer
+        self._at_once = at_once
+        self._deadline_s = deadline_s
+        self._pause_s = pause_s
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[str, EpisodeRecord]](math.inf)
+        self.pending = 0
+        """Records taken in and not settled."""
+
+    def take(self, worker: str, record: EpisodeRecord) -> None:
+        self._send.send_nowait((worker, record))
+        self.pending += 1
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self._at_once):
+                tasks.start_soon(self._settle_all)
+
+    async def _settle_all(self) -> None:
+        while True:
+            worker, record = await self._receive.receive()
+            await self._settle(worker, record)
+            self.pending -= 1
+            self._on_settled()
+
+    async def _settle(self, worker: str, record: EpisodeRecord) -> None:
+        """Scored, or rejected with its reason; a failed episode's turns are kept for `agentrl show` only if it is not run again."""
+        member = self._ledger.state.episodes.get(record.id)
+        if member is None or member.status != "done":
+            return
+        if reason := _failure(record):
+            again = self._work.fail(record.id, reason, fault=True, worker=worker, detail=_why(record), terminal=record.terminal)
+            await self._put_away(record, keep=not again)
+            return
+        try:
+            sealed = await self._seal(record)
+        except (GatewayError, StoreError) as cause:
+            self._work.fail(record.id, "unsealed", fault=True, worker=worker, detail=str(cause), terminal=record.terminal)
+            return
+        self._ledger.record(_scored(record, sealed))
+        self._work.finished(record.id)
+        self._observer.episode(_event(worker, record, sealed))
+
+    async def _seal(self, record: EpisodeRecord) -> Sealed:
+        for attempt in range(TRIES):
+            try:
+                with anyio.fail_after(self._deadline_s):
+                    return await self._sealer.seal(record)
+            except (GatewayError, TimeoutError) as cause:
+                if attempt + 1 == TRIES:
+                    raise GatewayError(f"the gateway did not seal {record.id}: {cause or 'no answer'}") from cause
+            await anyio.sleep(self._pause_s)
+        raise AssertionError("unreachable")
+
+    async def _put_away(self, record: EpisodeRecord, *, keep: bool) -> None:
+        try:
+            with anyio.move_on_after(self._deadline_s):
+                await (self._sealer.seal(record) if keep else self._sealer.discard(record.id))
+        except (GatewayError, StoreError):
+            # The episode is rejected either way; the gateway drops unsealed turns with its sessions.
+            return
+
+
+def _failure(record: EpisodeRecord) -> str:
+    """Why the episode leaves its group, if it does: what failed was not the policy."""
+    if record.terminal in ("error", "cancelled"):
+        return record.terminal
+    if any(run.reward is not None and not math.isfinite(run.reward) for run in record.agent_runs):
+        return "bad_reward"
+    return ""
+
+
+def _why(record: EpisodeRecord) -> str:
+    return "; ".join(f"{error.where}: {error.kind}: {error.message}" for error in record.errors[:3])[:2000]
+
+
+def _scored(record: EpisodeRecord, sealed: Sealed) -> Scored:
+    runs = []
+    for run in record.agent_runs:
+        stats = sealed.runs.get(run.id)
+        runs.append(
+            ScoredRun(
+                agent_run=run.id,
+                group=run.group,
+                policy=run.policy,
+                trained=run.trained,
+                reward=run.reward,
+                sampled=stats.sampled if stats else 0,
+                versions=stats.versions if stats else {},
+            )
+        )
+    return Scored(record.id, sealed.handle, tuple(runs), record.reward)
+
+
+def _event(worker: str, record: EpisodeRecord, sealed: Sealed) -> EpisodeEvent:
+    placements: dict[str, int] = {}
+    for stats in sealed.runs.values():
+        for placement, count in stats.placements.items():
+            placements[placement] = placements.get(placement, 0) + count
+    return EpisodeEvent(
+        episode=record.id,
+        split=record.split,
+        task_id=record.key.task_id,
+        worker=worker,
+        reward=record.reward,
+        terminal=record.terminal,
+        turns=sum(stats.turns for stats in sealed.runs.values()),
+        sampled_tokens=sum(stats.sampled for stats in sealed.runs.values()),
+        placements=placements,
+        duration_s=record.ended_at - record.started_at,
+    )
