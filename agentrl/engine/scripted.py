@@ -106,7 +106,7 @@ class ScriptedEngine:
         self._eos = eos_token_id
         self._latency = latency or Latency()
         self._random = random.Random(seed)
-        self._slots = anyio.Semaphore(slots)
+        self._slots = anyio.Semaphore(slots, fast_acquire=True)
         self._capabilities = Capabilities(
             model=model,
             context_length=context_length,
@@ -162,11 +162,7 @@ class ScriptedEngine:
         finally:
             self._waiting -= 1
         try:
-            self._waiting += 1
-            try:
-                await self._open(deadline)
-            finally:
-                self._waiting -= 1
+            await self._open(deadline)
             yield
         finally:
             self._slots.release()
@@ -259,8 +255,12 @@ class ScriptedEngine:
     async def _open(self, deadline: float, call: _Call | None = None) -> None:
         """Wait while paused; a call that is aborted, or that a drain lets finish, does not."""
         while self._gate is not None and not (call is not None and (call.aborted or self._draining)):
-            with _limit(deadline):
-                await self._gate.wait()
+            self._waiting += 1
+            try:
+                with _limit(deadline):
+                    await self._gate.wait()
+            finally:
+                self._waiting -= 1
         if self._quarantined:
             raise EngineQuarantined("a load failed; the engine serves nothing until a full load succeeds")
 

@@ -22,7 +22,7 @@ class OpenSession:
     secret: str
     renderer: Renderer
     placer: Placer = field(init=False)
-    placing: anyio.Lock = field(default_factory=anyio.Lock)
+    placing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     """Requests are placed one at a time, in the order they came."""
     known: dict[bytes, Echo] = field(default_factory=dict)
     """Messages by the bytes that they came as, so that history is not parsed again with every call."""
