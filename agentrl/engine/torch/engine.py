@@ -64,13 +64,22 @@ class TorchEngine:
         self._worker: Worker | None = None
 
     @classmethod
-    def open(cls, folder: Path, config: EngineConfig, *, dtype: str = "float32", name: str = "policy", policy_version: int = 0) -> Self:
+    def open(
+        cls,
+        folder: Path,
+        config: EngineConfig,
+        *,
+        dtype: str = "float32",
+        name: str = "policy",
+        policy_version: int = 0,
+        seed: int | None = None,
+    ) -> Self:
         """Load a local folder in Hugging Face format. Slow; call it before the event loop starts or in a thread."""
         torch.set_num_threads(config.threads)
         model = load_model(folder, dtype=dtype, device=config.device, context_length=config.context_length)
         file = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
-        return cls(model, config, tokenizer=tokenizer, name=name, policy_version=policy_version)
+        return cls(model, config, tokenizer=tokenizer, name=name, policy_version=policy_version, seed=seed)
 
     async def __aenter__(self) -> Self:
         self._worker = Worker(self._scheduler, threads=self._config.threads)
