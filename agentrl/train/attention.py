@@ -26,10 +26,9 @@ SHORTEST_OF_LONGEST = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Tokens [start, stop) of the packed row: consecutive sequences of like length."""
+    """Consecutive sequences of like length."""
 
-    start: int
-    stop: int
+    tokens: int
     sequences: int
     longest: int
     slots: Int[Tensor, " tokens"] | None
@@ -48,7 +47,7 @@ class Segments:
 
 def segments(lengths: Sequence[int], device: torch.device) -> Segments:
     """Cheap when like lengths are neighbours; right in any order."""
-    buckets, first, start = [], 0, 0
+    buckets, first = [], 0
     while first < len(lengths):
         last, shortest, longest = first, lengths[first], lengths[first]
         while last < len(lengths):
@@ -56,18 +55,18 @@ def segments(lengths: Sequence[int], device: torch.device) -> Segments:
             if shortest < SHORTEST_OF_LONGEST * longest:
                 break
             last += 1
-        buckets.append(_bucket(lengths[first:last], start, device))
-        first, start = last, buckets[-1].stop
+        buckets.append(_bucket(lengths[first:last], device))
+        first = last
     offsets = torch.tensor([0, *lengths], device=device).cumsum(0, dtype=torch.int32)
     return Segments(lengths=tuple(lengths), buckets=tuple(buckets), offsets=offsets)
 
 
-def _bucket(lengths: Sequence[int], start: int, device: torch.device) -> Bucket:
+def _bucket(lengths: Sequence[int], device: torch.device) -> Bucket:
     longest = max(lengths)
     slots = None
     if min(lengths) < longest:
         slots = torch.cat([torch.arange(length) + i * longest for i, length in enumerate(lengths)]).to(device)
-    return Bucket(start=start, stop=start + sum(lengths), sequences=len(lengths), longest=longest, slots=slots)
+    return Bucket(tokens=sum(lengths), sequences=len(lengths), longest=longest, slots=slots)
 
 
 def register() -> None:
@@ -111,12 +110,14 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, packed: Segments, scaling
 
 
 def _bucketed(query: Tensor, key: Tensor, value: Tensor, packed: Segments, scaling: float | None) -> Tensor:
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     grouped = key.shape[1] != query.shape[1]
+    # split and not slices: the gradient of a split is one concatenation, that of a slice is a whole row of zeros each.
+    sizes = [bucket.tokens for bucket in packed.buckets]
+    pieces = (torch.split(x[0].transpose(0, 1), sizes) for x in (query, key, value))
     outputs = []
-    for bucket in packed.buckets:
-        bq, bk, bv = (_pad(x[bucket.start : bucket.stop], bucket).transpose(1, 2) for x in (q, k, v))
-        out = scaled_dot_product_attention(bq, bk, bv, is_causal=True, scale=scaling, enable_gqa=grouped)
+    for bucket, *qkv in zip(packed.buckets, *pieces, strict=True):
+        q, k, v = (_pad(x, bucket).transpose(1, 2) for x in qkv)
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
         outputs.append(_unpad(out.transpose(1, 2), bucket))
     return torch.cat(outputs)[None]
 

@@ -31,7 +31,7 @@ class TrainConfig(Section, frozen=True):
     """Of matrices; norms and biases never decay."""
     grad_clip: float = 1.0
     """Largest norm of the whole gradient; 0 clips nothing."""
-    max_tokens_per_microbatch: int = 16384
+    max_tokens_per_microbatch: int = 4096
     """Tokens in one forward and backward. A longer row goes alone. Changes memory and speed, never the loss."""
     gradient_checkpointing: bool = False
     """Recompute activations layer by layer: less memory, a third more time."""

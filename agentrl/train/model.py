@@ -35,7 +35,6 @@ class PolicyModel:
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         self._prove_packing()
-        model.set_attn_implementation(PACKED)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -67,8 +66,8 @@ class PolicyModel:
         vocab = self.model.get_output_embeddings().weight.shape[0]
         token_ids = (torch.arange(1, 9, device=self.device) * 7919 % vocab)[None]
         position = torch.cat([torch.arange(n, device=self.device) for n in lengths])[None]
+        self.model.set_attn_implementation("eager")
         alone = [self.model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1) for ids in token_ids.split(lengths, 1)]
-        before = self.model.config._attn_implementation
         self.model.set_attn_implementation(PACKED)
         with boundary(ConfigError, f"{type(self.model).__name__} cannot be trained on packed rows"):
             hidden = self._hidden(token_ids, position, packed=segments(lengths, self.device))[0]
@@ -77,7 +76,6 @@ class PolicyModel:
             packed = logprobs_of(hidden, head.weight, getattr(head, "bias", None), targets, temperature).logprobs
             expected = torch.cat(alone).gather(1, targets[:, None])[:, 0]
             gap = float((packed - expected).abs().max())
-        self.model.set_attn_implementation(before)
         if not gap < (1e-3 if self.dtype == torch.float32 else 0.3):
             raise ConfigError(
                 f"{type(self.model).__name__} gives other logprobs on packed rows than alone (by {gap:.2g} nats); "
@@ -92,7 +90,12 @@ def load_model(folder: Path, *, dtype: Dtype, device: torch.device, gradient_che
             f"{folder} is not a Hugging Face model folder: it has no config.json; name a folder written by save_pretrained"
         )
     with boundary(CheckpointError, f"load the model in {folder}"):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True)
+        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True, output_loading_info=True)
+    # transformers fills what it does not find with random numbers.
+    if lacking := sorted(info["missing_keys"]):
+        raise CheckpointError(
+            f"the weights in {folder} lack {', '.join(map(str, lacking[:3]))}; they are torn or of another model than config.json"
+        )
     return PolicyModel(model.to(device), dtype=dtype, gradient_checkpointing=gradient_checkpointing)
 
 

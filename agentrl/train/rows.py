@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.episode import Path, Row, TokenTrie, Turn, read_record, read_turns, row
-from agentrl.errors import StoreError, TrainError
+from agentrl.errors import StoreError, TrainError, boundary
 from agentrl.ledger.feed import FeedEpisode, FeedRun, Minibatch
 
 OpenBlob = Callable[[str], BinaryIO]
@@ -52,7 +52,9 @@ def tokens_by_run(rows: Iterable[TrainRow]) -> dict[str, int]:
 def _episode_rows(episode: FeedEpisode, open_blob: OpenBlob, oldest_version: int) -> Iterator[TrainRow]:
     fed = {run.agent_run: run for run in episode.runs}
     tries = {agent_run: TokenTrie() for agent_run in fed}
-    with open_blob(episode.handle) as blob:
+    with boundary(StoreError, f"open the blob of episode {episode.episode}"):
+        opened = open_blob(episode.handle)
+    with opened as blob:
         record = read_record(blob)
         if record.id != episode.episode:
             raise StoreError(f"the blob {episode.handle!r} holds episode {record.id}, and not {episode.episode} as the feed says")

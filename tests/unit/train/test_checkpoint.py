@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.errors import CheckpointError
@@ -174,6 +175,14 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="load the model in"):
         load_model(tmp_path, dtype="float32", device=CPU)
+
+
+def test_weights_that_lack_a_tensor_are_refused_and_not_made_up(source):
+    tensors = load_file(source / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight; they are torn"):
+        load_model(source, dtype="float32", device=CPU)
 
 
 def test_a_checkpoint_before_the_first_step_resumes_too(source, checkpoints):

@@ -34,9 +34,14 @@ def test_micro_batches_are_at_most_twice_as_many_as_needed(lengths, budget):
 @given(LENGTHS)
 def test_buckets_cover_the_row_in_order(lengths):
     buckets = segments(lengths, CPU).buckets
-    assert [bucket.start for bucket in buckets] == [0, *(bucket.stop for bucket in buckets[:-1])]
-    assert buckets[-1].stop == sum(lengths)
+    assert sum(bucket.tokens for bucket in buckets) == sum(lengths)
     assert sum(bucket.sequences for bucket in buckets) == len(lengths)
+    first = 0
+    for bucket in buckets:
+        held = lengths[first : first + bucket.sequences]
+        assert (bucket.tokens, bucket.longest) == (sum(held), max(held))
+        assert min(held) >= attention.SHORTEST_OF_LONGEST * max(held)
+        first += bucket.sequences
 
 
 @given(st.integers(0, 1000), st.lists(st.integers(2, 30), min_size=1, max_size=6))

@@ -68,11 +68,13 @@ def test_an_advantage_that_is_no_number_is_refused(advantage):
         read(blobs, [blobs.seal("e", [turn("a", "r")], {"r": advantage})], 5)
 
 
-def test_a_blob_of_another_episode_or_a_torn_one_is_refused():
+def test_a_blob_that_is_of_another_episode_missing_or_torn_is_refused():
     blobs = Blobs()
     sealed = blobs.seal("e", [turn("a", "r")], {"r": 1.0})
     with pytest.raises(StoreError, match="holds episode e, and not other"):
         read(blobs, [FeedEpisode(episode="other", handle=sealed.handle, runs=sealed.runs)], 5)
+    with pytest.raises(StoreError, match="open the blob of episode e: 'gone'"):
+        read(blobs, [FeedEpisode(episode="e", handle="gone", runs=sealed.runs)], 5)
     blobs.held[sealed.handle] = blobs.held[sealed.handle][:-3]
     with pytest.raises(StoreError, match="torn"):
         read(blobs, [sealed], 5)
