@@ -14,6 +14,7 @@ from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.counters import Counters
 from agentrl.gateway.draw import VersionClock
+from agentrl.gateway.families import family_renderer
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.http import application
 from agentrl.gateway.journal import Journal
@@ -102,6 +103,9 @@ def make_renderer(folder: Path, tokenizer: Tokenizer, model: ModelConfig, engine
             f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens and the engine's model {capabilities.vocab_size}; "
             "they are not of the same model"
         )
+    known = family_renderer(model.name, tokenizer, model.template_kwargs) if model.tool_format == "native" else None
+    if known is not None:
+        return known
     template = Template.from_folder(folder, kwargs=model.template_kwargs)
     renderer = TemplateRenderer(tokenizer, template, tool_format=model.tool_format, eos_token_ids=capabilities.eos_token_ids)
     proof = prove(renderer)

@@ -4,6 +4,7 @@ With `ScriptedEngine` and the real gateway it makes a policy that says what a te
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -55,8 +56,8 @@ CHATML_TOOLS = """\
 """
 
 
-def write_byte_model(folder: Path, *, template: str = CHATML_TOOLS, markup: bool = True) -> Path:
-    """Token i is byte i, for i below 256; then SPECIALS, and MARKUP unless the model is to spell these words with ordinary tokens."""
+def write_byte_model(folder: Path, *, template: str = CHATML_TOOLS, markup: bool = True, more: Sequence[str] = ()) -> Path:
+    """Token i is byte i, for i below 256; then SPECIALS, MARKUP (unless the model is to spell these words) and `more` special tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -64,6 +65,7 @@ def write_byte_model(folder: Path, *, template: str = CHATML_TOOLS, markup: bool
     tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIALS])
     if markup:
         tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in MARKUP])
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in more])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "chat_template": template}), encoding="utf-8")
     return folder
