@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from agentrl.config import did_you_mean
 from agentrl.env.agent import Agent
 from agentrl.env.config import EnvConfig
+from agentrl.env.limits import Bounds, bounds
 from agentrl.env.rows import read_rows
 from agentrl.env.task import Task
 from agentrl.env.tool import Tool, is_tool
@@ -61,6 +62,15 @@ class Env:
         """From now on episodes share this object, until it is called again with False."""
         self._serving = on
 
+    def bounds(self, task: Task) -> Bounds:
+        """Of an episode of this task as a whole: set-up, run and reward."""
+        return bounds(next(iter(self.agents.values())).limits, task.limits, self.config.limits)
+
+    def episode_s(self, task: Task) -> float:
+        """The longest that an episode of this task may take, teardown included."""
+        limit = self.bounds(task)
+        return limit.setup_s + limit.run_s + limit.reward_s + limit.setup_s
+
     def tools(self, names: Literal["all"] | list[str] = "all") -> list[Tool]:
         """Raises EnvError for a name that no @tool has."""
         for name in [] if names == "all" else names:
@@ -100,6 +110,10 @@ class Env:
 
     def reward(self, task: Task, ep: "Episode") -> Any:
         """A finite number, named finite numbers, or None to leave the episode out of training. For every trained run without a reward."""
+
+    def control_reward(self, task: Task, turns: int) -> float | None:
+        """What a policy without the skill would earn in so many turns, such as by trying at random; curves are drawn beside it."""
+        return None
 
     def demonstrations(self, task: Task, rng: Random) -> list[ChatMessage] | None:
         """A whole conversation that solves the task more or less well, tool results included, for warm starts; None: there is none."""
