@@ -73,11 +73,11 @@ class BoundAgent:
 
     async def openai(self, task: Task | str | None = None, *, source: "Episode | None" = None, group: str | None = None) -> "AsyncOpenAI":
         """A client on a session of its own, for loops written by hand; the key is the session's. Closed with the episode."""
-        from openai import AsyncOpenAI
-
         run, session = await self._start(task, source, group)
         if not session.base_url:
             raise EnvError(f"agent {self.name}: this model is not served over HTTP, so there is no openai() client; use run() or open()")
+        from openai import AsyncOpenAI
+
         client = AsyncOpenAI(base_url=session.base_url, api_key=session.secret)
         run.root.closing(client.close)
         return client
@@ -92,6 +92,7 @@ class BoundAgent:
         try:
             yield run, session, tools
             run.finish("finished")
+            run.doing("run")
         except LimitReached as limit:
             run.finish(limit.reason)
             raise

@@ -236,8 +236,7 @@ class Root(Episode):
         open_session: OpenSession,
         calls: Calls,
     ) -> None:
-        main = next(iter(env.agents.values()))
-        super().__init__(id=id, task=task, rng=rng, limits=bounds(main.limits, task.limits, env.config.limits))
+        super().__init__(id=id, task=task, rng=rng, limits=env.bounds(task))
         self.key = key
         self.split = split
         self.env = env
