@@ -12,6 +12,8 @@ from torch import Tensor
 
 CHUNK_LOGITS = {"cpu": 1 << 20, "mps": 1 << 24, "cuda": 1 << 26}
 """Logits held at a time: what stays in a CPU's cache, and what fills a GPU."""
+LEAST_ROWS = 128
+"""Fewer, and reading the matrix costs more than multiplying it."""
 
 
 class HeadOutput(NamedTuple):
@@ -67,12 +69,20 @@ class _ChunkedHead(torch.autograd.Function):
                 grad_bias += grad_logits.sum(0)
             grad_logits = grad_logits.to(factor.dtype)
             grad_hidden[at] = (grad_logits @ factor).to(hidden.dtype)
-            grad_weight += grad_logits.T @ hidden[at].to(factor.dtype)
+            _add_product(grad_weight, grad_logits.T, hidden[at].to(factor.dtype))
         return grad_hidden, grad_weight.to(weight.dtype), grad_bias, None, None
 
 
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, in place where the dtypes allow: a temporary of the head's whole matrix for each chunk would cost more."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
-    rows = max(1, CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight))
+    rows = max(LEAST_ROWS, CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight))
     return [slice(start, start + rows) for start in range(0, len(hidden), rows)]
 
 
