@@ -4,9 +4,6 @@ What an environment shows is part of the hash, not its source: any change of its
 """
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,7 +12,7 @@ import msgspec
 import torch
 
 from agentrl.env import Env
-from agentrl.errors import ConfigError, boundary
+from agentrl.train.cached import cached
 from agentrl.train.tiny.demonstrations import Demonstrations, batches
 from agentrl.train.tiny.model import make_model
 from agentrl.train.tiny.recipe import Recipe
@@ -37,30 +34,17 @@ def prepare_tiny(
     plain = make_tokenizer([])
     texts = [demonstrations.text(plain) for _ in range(recipe.samples)]
     folder = cache_dir / f"tiny-{env.name}-{_digest(texts, recipe, seed)}"
-    if folder.exists():
+    if folder.is_dir():
         return folder
     tokenizer = make_tokenizer(texts)
     model = make_model(recipe.shape, tokenizer, seed=seed)
     warm_start(model, batches(demonstrations, tokenizer, size=recipe.warm_start.batch), recipe.warm_start, progress)
-    with boundary(ConfigError, f"write the tiny model to {cache_dir} (is there room, and may it be written?)"):
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache_dir))
-        try:
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            _publish(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
 
+    def save(to: Path) -> None:
+        model.save_pretrained(to)
+        tokenizer.save_pretrained(to)
 
-def _publish(partial: Path, folder: Path) -> None:
-    """Whole or not at all; another process may have been first, with an equal folder."""
-    try:
-        os.rename(partial, folder)
-    except OSError:
-        if not folder.exists():
-            raise
+    return cached(folder, save)
 
 
 def _digest(texts: list[str], recipe: Recipe, seed: int) -> str:
