@@ -58,7 +58,7 @@ class Plan:
     """[1, tokens]"""
     arenas: list[ArenaPlan]
     keep: Tensor
-    """[sampling] packed tokens whose logits are wanted"""
+    """[sampling] packed tokens whose logits are wanted, ascending"""
     sampling: list[Call]
     """Calls that draw a token after this forward, aligned with keep."""
     chunks: list[tuple[Call, int]]

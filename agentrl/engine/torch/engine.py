@@ -18,7 +18,7 @@ from agentrl.engine.torch.call import Call
 from agentrl.engine.torch.model import SlotModel, load_model
 from agentrl.engine.torch.scheduler import Scheduler
 from agentrl.engine.torch.stop import StopStrings
-from agentrl.engine.torch.weights import LiveWeights
+from agentrl.engine.torch.weights import LiveWeights, Staged
 from agentrl.engine.torch.worker import Worker
 from agentrl.episode import Sampling
 from agentrl.errors import ContextOverflow, EngineError, EngineQuarantined
@@ -49,7 +49,7 @@ class TorchEngine:
         self._config = config
         self._tokenizer = tokenizer
         self._name = name
-        self._weights = LiveWeights(model.module)
+        self._weights = LiveWeights(model)
         self._scheduler = Scheduler(
             model,
             slots=config.slots,
@@ -57,7 +57,7 @@ class TorchEngine:
             policy_version=policy_version,
             seed=seed,
         )
-        self._staged: tuple[int, dict[str, torch.Tensor]] | None = None
+        self._staged: Staged | None = None
         self._staging = anyio.Lock()
         self._quarantined = False
         self._mode_before_sleep: PauseMode | None = None
@@ -104,7 +104,7 @@ class TorchEngine:
         return EngineStatus(
             policy_version=scheduler.policy_version,
             paused=scheduler.paused is not None and (scheduler.paused != "drain" or scheduler.running == 0),
-            prepared=self._staged[0] if self._staged is not None else None,
+            prepared=self._staged.version if self._staged is not None else None,
             quarantined=self._quarantined,
             running=scheduler.running,
             waiting=scheduler.waiting,
@@ -171,9 +171,9 @@ class TorchEngine:
 
     async def prepare(self, update: WeightUpdate) -> None:
         async with self._staging:
-            if not self._serves(update) and (self._staged is None or self._staged[0] != update.version):
+            if not self._serves(update) and (self._staged is None or self._staged.version != update.version):
                 self._staged = None
-                self._staged = (update.version, await anyio.to_thread.run_sync(self._weights.stage, update))
+                self._staged = await anyio.to_thread.run_sync(self._weights.stage, update)
 
     async def load(self, update: WeightUpdate) -> None:
         """Commits between two forwards; takes milliseconds if the update was prepared."""
@@ -190,11 +190,10 @@ class TorchEngine:
         return not self._quarantined and self._scheduler.policy_version == update.version
 
     def _commit(self, version: int) -> None:
-        if self._staged is None or self._staged[0] != version:
+        if self._staged is None or self._staged.version != version:
             raise EngineError(f"version {version} was replaced by another while it waited to be loaded")
-        _, tensors = self._staged
         with torch.inference_mode(False):
-            self._weights.commit(tensors)
+            self._weights.commit(self._staged)
         self._staged = None
         self._quarantined = False
         self._scheduler.updated(version)
@@ -213,16 +212,14 @@ class TorchEngine:
         self._scheduler.pause("abort")
         self._scheduler.release()
         with torch.inference_mode(False):
-            self._model.module.to("cpu")
-        if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()
+            self._model.leave_device()
 
     async def wake(self) -> None:
         await self._running().ask(self._wake_up)
 
     def _wake_up(self) -> None:
         with torch.inference_mode(False):
-            self._model.module.to(self._model.device)
+            self._model.enter_device()
         self._scheduler.paused = self._mode_before_sleep
 
     def _running(self) -> Worker:

@@ -15,6 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from agentrl.engine.torch.attention import NAME, Plan, Planner, transformers_attention
 from agentrl.engine.torch.call import Call
+from agentrl.engine.torch.lean import LeanDecoder, Weights, fits
 from agentrl.engine.torch.slots import Slots
 from agentrl.episode import Sampling
 from agentrl.errors import ConfigError
@@ -27,7 +28,8 @@ _PROOF_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.
 class SlotModel:
     """The model with what the engine must know about it."""
 
-    def __init__(self, module: Any, *, context_length: int | None = None) -> None:
+    def __init__(self, module: Any, *, context_length: int | None = None, lean: bool = True) -> None:
+        """`lean=False` runs the module itself, also where a lean forward is known."""
         config = module.config
         _refuse_other_attention(config)
         made_for = int(config.max_position_embeddings)
@@ -44,7 +46,37 @@ class SlotModel:
         self.kv_width = kv_heads * head_dim
         self.eos_token_ids = _eos_token_ids(module)
         self.planner = Planner(context_length=self.context_length, dtype=self.dtype, device=self.device)
+        self.lean_weights: Weights | None = None
+        """Fused weights of the lean forward; None: the module's own forward runs."""
+        self._lean = LeanDecoder(module, context_length=self.context_length) if lean and fits(config) else None
+        self.enter_device()
         self._prove()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Everything that a payload holds, by every name it has (tied weights have several)."""
+        saved = self.module.state_dict().keys()
+        tensors = [*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()]
+        return {name: tensor for name, tensor in tensors if name in saved}
+
+    def fuse(self, tensors: dict[str, Tensor]) -> Weights | None:
+        """The lean form of these weights, which `tensors` (as named_tensors has them) then views; None without a lean forward."""
+        return self._lean.fuse(tensors) if self._lean is not None else None
+
+    def enter_device(self) -> None:
+        """Bring the weights to the device and into the form that the forward wants."""
+        self.module.to(self.device)
+        live = self.named_tensors()
+        shared = {name: tensor.detach() for name, tensor in live.items()}
+        self.lean_weights = self.fuse(shared)
+        for name, tensor in shared.items():
+            live[name].data = tensor
+
+    def leave_device(self) -> None:
+        """Give the device's memory back; no forward may run until enter_device."""
+        self.lean_weights = None
+        self.module.to("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @property
     def kv_token_bytes(self) -> int:
@@ -55,6 +87,8 @@ class SlotModel:
 
     def forward(self, plan: Plan) -> Tensor:
         """[sampling, vocab] logits after the tokens plan.keep."""
+        if self._lean is not None and self.lean_weights is not None:
+            return self._lean.forward(self.lean_weights, plan)
         output = self.module(
             input_ids=plan.token_ids, position_ids=plan.positions, use_cache=False, logits_to_keep=plan.keep, slots_plan=plan
         )
@@ -89,8 +123,9 @@ class SlotModel:
             count = min(len(ids) - call.kv_len, 1 + call.kv_len // 2)
             call.tokens = ids[: call.kv_len + count]
             plan = self.planner.plan(slots.arenas, {call: count})
-            plan.keep = torch.tensor([*range(1, count), 0], device=self.device)
-            logits.append(self.forward(plan))
+            plan.keep = torch.arange(count, device=self.device)
+            # The newest token comes first in a packed step.
+            logits.append(self.forward(plan).roll(-1, 0))
             call.kv_len += count
         return torch.cat(logits)
 

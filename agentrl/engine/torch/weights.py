@@ -4,12 +4,14 @@ Staging checks every byte against the manifest and builds private tensors of the
 while generation goes on. It costs one more copy of the weights in memory, and the commit between two forwards takes no time to speak of.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentrl.engine.torch.lean import Weights
+from agentrl.engine.torch.model import SlotModel
 from agentrl.errors import WeightError
 from agentrl.weights.codec import read_payload
 from agentrl.weights.publish import DTYPE_NAMES
@@ -18,31 +20,42 @@ from agentrl.weights.update import WeightUpdate
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Private tensors, ready to become the live ones."""
+
+    version: int
+    tensors: dict[str, Tensor]
+    """By every name that they have."""
+    lean: Weights | None
+
+
 class LiveWeights:
-    """The tensors that a module computes with, by every name they have (tied weights have several)."""
+    """The tensors that a model computes with, by every name they have (tied weights have several)."""
 
-    def __init__(self, module: Any) -> None:
-        saved = module.state_dict().keys()
-        tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]
-        self._live: dict[str, Tensor] = {name: tensor for name, tensor in tensors if name in saved}
+    def __init__(self, model: SlotModel) -> None:
+        self._model = model
+        self._live = model.named_tensors()
 
-    def stage(self, update: WeightUpdate) -> dict[str, Tensor]:
-        """Read and check a full payload; the result is private memory. Raises WeightError if it does not fit the model exactly."""
+    def stage(self, update: WeightUpdate) -> Staged:
+        """Read and check a full payload. Raises WeightError if it does not fit the model exactly."""
         if update.transport != "shared" or update.base is not None:
             raise WeightError(f"version {update.version}: the embedded engine takes full payloads by the transport 'shared'")
         self._check_names(update)
         payload = read_payload(Path(update.locator), update.tensors)
-        staged: dict[str, Tensor] = {}
+        staged: dict[int, Tensor] = {}
         for entry in update.tensors:
             live = self._live[entry.name]
             raw = torch.frombuffer(bytearray(payload[entry.name].data), dtype=_DTYPES[entry.dtype])
-            staged[entry.name] = raw.reshape(entry.shape).to(device=live.device, dtype=live.dtype)
-        return staged
+            staged[id(live)] = raw.reshape(entry.shape).to(device=live.device, dtype=live.dtype)
+        tensors = {name: staged[id(live)] for name, live in self._live.items()}
+        return Staged(version=update.version, lean=self._model.fuse(tensors), tensors=tensors)
 
-    def commit(self, staged: dict[str, Tensor]) -> None:
+    def commit(self, staged: Staged) -> None:
         """Make staged tensors the live ones. No forward may run."""
-        for name, tensor in staged.items():
+        for name, tensor in staged.tensors.items():
             self._live[name].data = tensor
+        self._model.lean_weights = staged.lean
 
     def _check_names(self, update: WeightUpdate) -> None:
         unknown = [entry.name for entry in update.tensors if entry.name not in self._live]
