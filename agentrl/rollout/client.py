@@ -21,9 +21,8 @@ from agentrl.errors import GatewayError, LimitReached
 from agentrl.gateway.control import Session as Opened
 from agentrl.gateway.control import SessionSpec
 
-RETRIES = 7
 BACKOFF_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)
-"""Before each retry: 9 seconds in all, longer than a gateway's restart."""
+"""Before each retry: 9 seconds in all."""
 CONTEXT_CODE = "context_length_exceeded"
 _LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ssl.SSLError)
 
@@ -31,10 +30,11 @@ _LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError
 class Door:
     """A worker's connections to the gateway. `async with Door(…) as door: session = await door(request)`."""
 
-    def __init__(self, url: str, *, token: str, sampling: SamplingConfig) -> None:
+    def __init__(self, url: str, *, token: str, sampling: SamplingConfig, backoff_s: Sequence[float] = BACKOFF_S) -> None:
         self._url = url.rstrip("/")
         self._token = token
         self._sampling = sampling
+        self._backoff_s = backoff_s
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
@@ -75,9 +75,9 @@ class Door:
     async def post(self, url: URL, body: bytes, headers: Mapping[str, str], *, doing: str) -> tuple[int, bytes]:
         """Status and body. Lost connections, 429 and 5xx are tried again, marked as the retry that they are. Raises GatewayError."""
         trouble = ""
-        for attempt in range(RETRIES + 1):
+        for attempt, wait_s in enumerate((0.0, *self._backoff_s)):
             if attempt:
-                await anyio.sleep(BACKOFF_S[attempt - 1])
+                await anyio.sleep(wait_s)
                 headers = {**headers, "x-stainless-retry-count": str(attempt)}
             try:
                 async with self.http.post(url, data=body, headers=headers) as response:
@@ -87,7 +87,9 @@ class Door:
                 trouble = f"it answered {response.status}: {_told(answer)}"
             except _LOST as lost:
                 trouble = f"{type(lost).__name__}: {lost}"
-        raise GatewayError(f"{doing}: no answer from the gateway at {url.origin()} after {RETRIES + 1} attempts; last: {trouble}")
+        raise GatewayError(
+            f"{doing}: no answer from the gateway at {url.origin()} after {len(self._backoff_s) + 1} attempts; last: {trouble}"
+        )
 
 
 class ModelSession:

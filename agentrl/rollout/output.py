@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class BoundedText(io.TextIOBase):
-    """Passes at most `per_s` characters a second on, plus a burst of `burst`; counts what it drops and says so when there is room again."""
+    """Passes at most `per_s` characters a second on, plus a burst of `burst`; counts what it drops, and goes on at half a burst."""
 
     def __init__(self, below: TextIO, *, per_s: int = 16_384, burst: int = 262_144, clock: Callable[[], float] = time.monotonic) -> None:
         self._below = below
@@ -27,14 +27,15 @@ class BoundedText(io.TextIOBase):
         now = self._clock()
         self._room = min(self._burst, self._room + (now - self._at) * self._per_s)
         self._at = now
-        if len(text) > self._room:
+        if self.dropped and self._room < self._burst / 2:
             self.dropped += len(text)
             return len(text)
         if self.dropped:
             self._below.write(f"\n[{self.dropped} characters of output dropped]\n")
-            self.dropped = 0
-        self._room -= len(text)
-        self._below.write(text)
+        passed = text[: int(self._room)]
+        self._room -= len(passed)
+        self.dropped = len(text) - len(passed)
+        self._below.write(passed)
         return len(text)
 
     def flush(self) -> None:
