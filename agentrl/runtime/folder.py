@@ -2,6 +2,7 @@
 
 runs/NAME/
   config.toml      the resolved configuration; `agentrl train --config` takes it
+  tokenizer.json   of the model, to show tokens as text
   metrics.jsonl    one JSON object a line: steps, evaluations, updates
   ledger.sqlite    the journal: what became of every episode
   journal/         turns as the gateway made them (kept for episodes that are not sealed yet)
@@ -25,6 +26,7 @@ class RunFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.config = root / "config.toml"
+        self.tokenizer = root / "tokenizer.json"
         self.metrics = root / "metrics.jsonl"
         self.ledger = root / "ledger.sqlite"
         self.journal = root / "journal"

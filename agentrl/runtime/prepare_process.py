@@ -66,22 +66,25 @@ def say(line: Line) -> None:
 def run(spec: PrepareSpec) -> Prepared:
     # torch is loaded here, after the parent's pipe is watched.
     from agentrl.train.checkpoint import latest
-    from agentrl.train.pretrained import pretrained
-    from agentrl.train.tiny.prepare import prepare_tiny
 
-    def progress(what: str, fraction: float | None = None) -> None:
-        say(Doing(what, fraction))
-
-    cache = Path(spec.cache)
-    if spec.model == "tiny":
-        env = make(spec.env, spec.settings)
-        folder = prepare_tiny(env, seed=spec.seed, cache_dir=cache, progress=progress)
-    else:
-        folder = pretrained(spec.model, cache_dir=cache, progress=progress)
     found = latest(Path(spec.checkpoints)) if spec.checkpoints else None
+    folder = _model(spec)
     if found is None:
         return Prepared(str(folder))
     return Prepared(str(folder), str(found.path), found.manifest.step, tuple(map(str, found.refused)))
+
+
+def _model(spec: PrepareSpec) -> Path:
+    pretrained = None
+    from agentrl.train.tiny.prepare import prepare_tiny
+    from agentrl.train.tiny.warmstart import Progress
+
+    def warm(at: Progress) -> None:
+        say(Doing(f"warm start on demonstrations, step {at.step}/{at.steps}, loss {at.loss:.2f}", at.step / at.steps))
+
+    if spec.model == "tiny":
+        return prepare_tiny(make(spec.env, spec.settings), seed=spec.seed, cache_dir=Path(spec.cache), progress=warm)
+    return pretrained(spec.model, cache_dir=Path(spec.cache))
 
 
 def main() -> None:

@@ -77,6 +77,7 @@ async def _machine(config: RunConfig, folder: RunFolder, observer: RunObserver, 
     )
     for refusal in prepared.refused:
         observer.note(f"passed over a checkpoint that is not whole: {refusal}")
+    shutil.copyfile(Path(prepared.folder) / "tokenizer.json", folder.tokenizer)
     ledger = Ledger.open(folder.ledger)
     scratch = Path(tempfile.mkdtemp(prefix="agentrl-"))
     try:
