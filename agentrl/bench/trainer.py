@@ -169,9 +169,6 @@ def _head_growth(kind: str) -> int:
     torch.manual_seed(0)
     hidden, weight = torch.randn(HEAD_TOKENS, HEAD_WIDTH, requires_grad=True), torch.randn(HEAD_VOCAB, HEAD_WIDTH, requires_grad=True)
     targets, temperature = torch.randint(0, HEAD_VOCAB, (HEAD_TOKENS,)), torch.ones(HEAD_TOKENS)
-    # Kernels and their buffers are paid for before the measure.
-    logprobs_of(hidden[:1], weight, None, targets[:1], temperature[:1]).logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    hidden.grad = weight.grad = None
     before = _peak_rss()
     if kind == "chunked":
         logprobs = logprobs_of(hidden, weight, None, targets, temperature).logprobs

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -103,12 +104,18 @@ def test_an_architecture_that_packing_would_change_is_refused(monkeypatch):
         PolicyModel(tiny_llama())
 
 
-def test_a_sliding_window_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM
+def of_family(family: str) -> transformers.PreTrainedModel:
+    shape = dict(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    config = getattr(transformers, f"{family}Config")(**shape, head_dim=8, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    return getattr(transformers, f"{family}ForCausalLM")(config)
 
-    config = MistralConfig(
-        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, sliding_window=4, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="sliding_window"):
-        PolicyModel(MistralForCausalLM(config))
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3", "Phi3", "Olmo2"])
+def test_families_with_full_attention_are_taken(family):
+    PolicyModel(of_family(family))
+
+
+@pytest.mark.parametrize(("family", "because"), [("Mistral", "sliding_window"), ("Gemma2", "softcap"), ("Cohere", "other logprobs")])
+def test_what_packing_or_the_head_would_get_wrong_is_refused(family, because):
+    with pytest.raises(ConfigError, match=because):
+        PolicyModel(of_family(family))
