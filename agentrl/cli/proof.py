@@ -4,9 +4,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from agentrl.cli.audit_command import verdict
 from agentrl.cli.view import score
-
-# AUDIT
+from agentrl.ledger.audit import audit
 from agentrl.runtime.config import RunConfig
 from agentrl.runtime.folder import RunFolder
 from agentrl.runtime.plot import plot_rewards
@@ -15,15 +15,15 @@ from agentrl.runtime.record import Recorder
 
 def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder: Recorder, *, reason: str) -> None:
     """Audit the run, draw its plot, print the box and the next three commands."""
-    plot_rewards(folder.metrics, folder.plot, title=f"{config.env_name} · {config.model.name} · seed {config.seed}", control=None)
-    report = ""
+    plot_rewards(folder.metrics, folder.plot, title=f"{config.env_name} · {config.model.name} · seed {config.seed}")
+    report = audit(folder.root)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
     table.add_column()
     if recorder.evaluations:
         first, last = recorder.evaluations[0], recorder.evaluations[-1]
         table.add_row("held-out reward", f"{score(first)} at step {first.step} → {score(last)} at step {last.step}")
-    table.add_row("audit", str(report))
+    table.add_row("audit", verdict(report))
     table.add_row("forks", str(recorder.forks))
     table.add_row("largest |π - μ| at staleness 0", f"{recorder.gap_at_0_max:.2g} nats")
     table.add_row("staleness max", f"{recorder.staleness_max} versions")

@@ -8,7 +8,7 @@ import msgspec
 
 
 class MetricsLog:
-    """Appends to a run's metrics. Every line has `kind` ("step", "eval", "update", "note") and `at` (seconds since the epoch)."""
+    """Appends to a run's metrics. Every line has `kind` ("step", "eval", …) and `at` (seconds since the epoch)."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("ab", buffering=0)

@@ -38,6 +38,9 @@ class RunObserver(Observer):
 
     def load(self, load: Load) -> None: ...
 
+    def control(self, reward: float) -> None:
+        """What a policy without the skill would earn on the held-out tasks."""
+
     def note(self, text: str) -> None:
         """Something that a person should read."""
 
@@ -55,6 +58,10 @@ class Everyone(RunObserver):
     def load(self, load: Load) -> None:
         for observer in self._run_observers():
             observer.load(load)
+
+    def control(self, reward: float) -> None:
+        for observer in self._run_observers():
+            observer.control(reward)
 
     def note(self, text: str) -> None:
         for observer in self._run_observers():

@@ -5,11 +5,12 @@ from pathlib import Path
 from agentrl.runtime.metrics import read_metrics
 
 
-def plot_rewards(metrics: Path, png: Path, *, title: str, control: float | None, control_label: str = "control") -> None:
+def plot_rewards(metrics: Path, png: Path, *, title: str) -> None:
     """Draw `png` from a run's metrics. Does nothing before the first evaluation."""
     lines = list(read_metrics(metrics))
     evals = [line for line in lines if line["kind"] == "eval"]
     steps = [line for line in lines if line["kind"] == "step" and "reward" in line]
+    control = next((line["reward"] for line in lines if line["kind"] == "control"), None)
     if not evals:
         return
     # Imported here: matplotlib takes a second to load and only the end of a run needs it.
@@ -30,7 +31,7 @@ def plot_rewards(metrics: Path, png: Path, *, title: str, control: float | None,
         label="held out ± standard error",
     )
     if control is not None:
-        axes.axhline(control, color="tab:red", linestyle="--", linewidth=1, label=control_label)
+        axes.axhline(control, color="tab:red", linestyle="--", linewidth=1, label="control: without the skill")
     axes.set(xlabel="optimizer step", ylabel="mean reward", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -4,12 +4,16 @@ It says what it is doing, a JSON line each, and ends with one line that says whe
 """
 
 import sys
+from collections.abc import AsyncIterator
+from itertools import islice
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+import anyio
 import msgspec
 
-from agentrl.env import make
+from agentrl.env import Env, Split, Task, make
 from agentrl.runtime.child import read_spec
 from agentrl.runtime.log import log_to_stderr
 
@@ -24,6 +28,8 @@ class PrepareSpec(msgspec.Struct, frozen=True):
     seed: int
     cache: str
     """Folder of the models made or converted here."""
+    eval_tasks: int = 0
+    """Held-out tasks over which the environment's control reward is averaged."""
     checkpoints: str | None = None
     """Of the run to resume."""
 
@@ -46,6 +52,8 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
     """Of that checkpoint."""
     refused: tuple[str, ...] = ()
     """Newer checkpoints that are not whole, and why."""
+    control: float | None = None
+    """What a policy without the skill earns on the held-out tasks, if the environment knows."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -67,15 +75,19 @@ def run(spec: PrepareSpec) -> Prepared:
     # torch is loaded here, after the parent's pipe is watched.
     from agentrl.train.checkpoint import latest
 
+    env = make(spec.env, spec.settings)
     found = latest(Path(spec.checkpoints)) if spec.checkpoints else None
-    folder = _model(spec)
-    if found is None:
-        return Prepared(str(folder))
-    return Prepared(str(folder), str(found.path), found.manifest.step, tuple(map(str, found.refused)))
+    return Prepared(
+        folder=str(_model(spec, env)),
+        checkpoint=str(found.path) if found else None,
+        step=found.manifest.step if found else 0,
+        refused=tuple(map(str, found.refused)) if found else (),
+        control=anyio.run(_control, env, spec.eval_tasks),
+    )
 
 
-def _model(spec: PrepareSpec) -> Path:
-    pretrained = None
+def _model(spec: PrepareSpec, env: Env) -> Path:
+    from agentrl.train.pretrained import pretrained
     from agentrl.train.tiny.prepare import prepare_tiny
     from agentrl.train.tiny.warmstart import Progress
 
@@ -83,8 +95,36 @@ def _model(spec: PrepareSpec) -> Path:
         say(Doing(f"warm start on demonstrations, step {at.step}/{at.steps}, loss {at.loss:.2f}", at.step / at.steps))
 
     if spec.model == "tiny":
-        return prepare_tiny(make(spec.env, spec.settings), seed=spec.seed, cache_dir=Path(spec.cache), progress=warm)
+        return prepare_tiny(env, seed=spec.seed, cache_dir=Path(spec.cache), progress=warm)
     return pretrained(spec.model, cache_dir=Path(spec.cache))
+
+
+async def _control(env: Env, count: int) -> float | None:
+    """Mean control reward of the first `count` held-out tasks; None unless the environment gives it for each."""
+    if type(env).control_reward is Env.control_reward:
+        return None
+    rewards: list[float] = []
+    async for task in first_tasks(env, "eval", count):
+        reward = env.control_reward(task, env.bounds(task).turns)
+        if reward is None:
+            return None
+        rewards.append(reward)
+    return mean(rewards) if rewards else None
+
+
+async def first_tasks(env: Env, split: Split, count: int) -> AsyncIterator[Task]:
+    """From sync or async tasks()."""
+    tasks = env.tasks(split)
+    if isinstance(tasks, AsyncIterator):
+        at = 0
+        async for task in tasks:
+            if at == count:
+                return
+            at += 1
+            yield task
+    else:
+        for task in islice(tasks, count):
+            yield task
 
 
 def main() -> None:

@@ -42,6 +42,9 @@ class Recorder(RunObserver):
     def forks(self) -> int:
         return sum(count for name, count in self.placements.items() if name.startswith("forked"))
 
+    def control(self, reward: float) -> None:
+        self._write("control", reward=reward)
+
     def note(self, text: str) -> None:
         self._write("note", text=text)
 

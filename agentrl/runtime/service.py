@@ -1,0 +1,71 @@
+"""A model that can be called: the engine and gateway processes over one model folder."""
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.runtime import engine_process, gateway_process
+from agentrl.runtime.config import RunConfig
+from agentrl.runtime.engine_process import EngineReady, EngineSpec
+from agentrl.runtime.folder import RunFolder
+from agentrl.runtime.gateway_process import GatewayReady, GatewaySpec
+from agentrl.runtime.observe import RunObserver
+from agentrl.runtime.prepare_process import Prepared
+from agentrl.runtime.process import Child, child
+
+READY_S = 300.0
+"""For loading a model."""
+
+
+@dataclass(frozen=True)
+class ModelService:
+    """Where to call it, and the processes to watch."""
+
+    engine: str
+    """Address for a RemoteEngine."""
+    gateway: str
+    """URL, without a trailing slash."""
+    token: str
+    """The run's, for control routes."""
+    processes: tuple[Child, ...]
+
+
+@asynccontextmanager
+async def model_service(
+    config: RunConfig, folder: RunFolder, prepared: Prepared, observer: RunObserver, *, policy_version: int
+) -> AsyncIterator[ModelService]:
+    """Up while the context is open. Raises ProcessError, ConfigError."""
+    token = secrets.token_urlsafe(32)
+    # A unix socket's path is at most some 100 characters long, so it lies in a folder of its own and not in the run's.
+    scratch = Path(tempfile.mkdtemp(prefix="agentrl-"))
+    engine_spec = EngineSpec(
+        folder=prepared.checkpoint or prepared.folder,
+        dtype=config.model.dtype,
+        config=config.engine,
+        address=f"unix:{scratch}/engine",
+        policy_version=policy_version,
+        seed=config.seed,
+    )
+    try:
+        observer.stage("starting", "engine")
+        async with child("engine", engine_process.MODULE, engine_spec, log=folder.logs / "engine.log") as engine:
+            address = (await engine.ready(EngineReady, within_s=READY_S)).address
+            observer.stage("starting", "gateway")
+            gateway_spec = GatewaySpec(
+                folder=prepared.folder,
+                model=config.model,
+                config=config.gateway,
+                engine=address,
+                token=token,
+                store=str(folder.root.absolute()),
+                journal=str(folder.journal),
+            )
+            async with child("gateway", gateway_process.MODULE, gateway_spec, log=folder.logs / "gateway.log") as gateway:
+                url = (await gateway.ready(GatewayReady, within_s=READY_S)).url
+                yield ModelService(address, url, token, (engine, gateway))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
