@@ -72,7 +72,8 @@ class BoundAgent:
             yield Side(run, session, tools)
 
     async def openai(self, task: Task | str | None = None, *, source: "Episode | None" = None, group: str | None = None) -> "AsyncOpenAI":
-        """A client on a session of its own, for loops written by hand; the key is the session's. Closed with the episode."""
+        """A client on a session of its own, for loops written by hand. Its run is the last of `ep.children`; what it says is not seen here,
+        so grade it by what you keep. Closed with the episode."""
         run, session = await self._start(task, source, group)
         if not session.base_url:
             raise EnvError(f"agent {self.name}: this model is not served over HTTP, so there is no openai() client; use run() or open()")

@@ -4,6 +4,7 @@ A thread cannot be killed. When a sync function outlives its deadline the episod
 until it returns by itself; a worker reports the count, so that the controller can replace the process.
 """
 
+import asyncio
 import inspect
 import itertools
 from collections.abc import Callable
@@ -48,6 +49,11 @@ class Calls:
                 if isinstance(cause, AgentRLError):
                     raise cause from cause.__cause__
                 raise EnvError(f"{where}: {type(cause).__name__}: {cause}") from cause
+            except asyncio.CancelledError as cause:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise EnvError(f"{where}: CancelledError: it waited for something of its own that was cancelled") from cause
         raise Overtime(f"{where} took longer than {deadline_s:g} s")
 
     async def _in_thread(self, where: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -48,7 +48,8 @@ class Env:
         if not self.agents:
             raise EnvError(f"{type(self).__name__}.agents is empty; leave it out for one main agent")
         self.config: Any = self.Config() if config is None else config
-        self._tools = {member: Tool(getattr(self, member)) for member in dir(type(self)) if is_tool(getattr(type(self), member, None))}
+        members = dict.fromkeys(name for cls in reversed(type(self).__mro__) for name in vars(cls))
+        self._tools = {name: Tool(getattr(self, name)) for name in members if is_tool(getattr(type(self), name, None))}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_serving") and name != "_serving":

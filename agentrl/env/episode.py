@@ -181,7 +181,10 @@ class AgentRun(Episode):
 
     @property
     def request(self) -> SessionRequest:
+        """Raises EnvError for sampling that cannot be trained."""
         sampling = (self.task.sampling or SamplingOptions()).over(self.role.sampling)
+        if self.role.trained and self.root.split == "train":
+            sampling.refuse_untrainable(self.agent)
         return SessionRequest(
             episode=self.root.id,
             agent_run=self.id,

@@ -1,5 +1,6 @@
 """Environments that break: each ends in a record that says why, with no reward, and the next episode goes on."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -35,12 +36,18 @@ async def exits() -> None:
     raise SystemExit(3)
 
 
+async def cancels() -> None:
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    task.cancel()
+    await task
+
+
 SHORT = Limits(setup_s=0.05, reward_s=0.05)
 TASK = Task("Say yes.", answer="yes", limits=SHORT)
 
 
 @pytest.mark.parametrize("hook", ["setup", "run", "reward"])
-@pytest.mark.parametrize(("fault", "kind"), [(raises, "KeyError"), (exits, "SystemExit")])
+@pytest.mark.parametrize(("fault", "kind"), [(raises, "KeyError"), (exits, "SystemExit"), (cancels, "CancelledError")])
 async def test_a_hook_that_raises_rejects_the_episode_with_its_traceback(hook: str, fault: Any, kind: str) -> None:
     record = await play(broken(hook, fault)(), Says("yes"))
     assert (record.terminal, record.reward) == ("error", None)

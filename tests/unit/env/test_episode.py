@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentrl import Agent, Env, EnvConfig, Episode, Limits, Task, tool
-from agentrl.env import Calls, Reply, Script, SessionRequest, assistant
+from agentrl.env import Calls, Reply, SamplingOptions, Script, SessionRequest, assistant
 from agentrl.episode import EpisodeRecord
 from agentrl.errors import EnvError, LimitReached
 from agentrl.rollout.run import run_episode
@@ -316,6 +316,24 @@ class TestAgents:
         model = Says("yes")
         assert (await play(Short(), model)).reward == 1.0
         assert (model.requests[0].agent, Short().opening(Task("hi"))[0].content) == ("main", "Be brief.")
+
+    @pytest.mark.parametrize(
+        ("options", "split", "refused"),
+        [
+            ({"top_p": 0.9}, "train", True),
+            ({"temperature": 0}, "train", True),
+            ({"temperature": 0}, "eval", False),
+            ({"temperature": 0.5}, "train", False),
+        ],
+    )
+    async def test_sampling_that_cannot_be_trained_is_refused(self, options: dict[str, float], split: str, refused: bool) -> None:
+        class Greedy(Yes):
+            agent = Agent(sampling=SamplingOptions(**options))
+
+        model = Says("yes")
+        record = await run_episode(Greedy(), lease(Task("Say yes.", answer="yes"), split=split), model)
+        assert bool(record.errors) == refused
+        assert [request.sampling for request in model.requests] == ([] if refused else [Greedy.agent.sampling])
 
     async def test_openai_needs_a_served_model(self) -> None:
         class Own(Yes):
