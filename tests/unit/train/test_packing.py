@@ -105,8 +105,10 @@ def test_an_architecture_that_packing_would_change_is_refused(monkeypatch):
 
 
 def of_family(family: str) -> transformers.PreTrainedModel:
-    shape = dict(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-    config = getattr(transformers, f"{family}Config")(**shape, head_dim=8, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
     return getattr(transformers, f"{family}ForCausalLM")(config)
 
 
