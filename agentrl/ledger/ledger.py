@@ -80,8 +80,6 @@ class Ledger:
 
     async def tend(self, every_s: float) -> None:
         """Move the write-ahead log into the table now and then, in a thread. Runs until cancelled."""
-        if self._journal.path is None:
-            await anyio.sleep_forever()
         while True:
             await anyio.sleep(every_s)
             await to_thread.run_sync(self._journal.checkpoint)

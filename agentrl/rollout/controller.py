@@ -31,9 +31,6 @@ from agentrl.rollout.wire import EpisodeDone, Heartbeat, HeartbeatReply, LeaseRe
 from agentrl.rollout.work import WorkList
 from agentrl.weights.update import WeightUpdate
 
-TEND_S = 30.0
-"""Between two moves of the journal's write-ahead log into its table."""
-
 
 class Wind(StrEnum):
     """How a run ends early. DRAIN: episodes under lease finish first. NOW: they are given up, and a resume issues them again."""
@@ -65,6 +62,8 @@ class ControlPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The longest that a drain may take."""
     trainer_end_s: float = 600.0
     """From the last step (or the wish to stop) to the trainer's last checkpoint."""
+    tend_s: float = 30.0
+    """Between two moves of the journal's write-ahead log into its table; infinite under a virtual clock, which threads do not keep."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +181,7 @@ class Controller:
             self._bell.ring()
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._evaluate_every_so_often)
-            await self._until(lambda: self._finished)
+            await self._until(lambda: self._finished and not self._evaluating)
             beside.cancel_scope.cancel()
         self._reason = "finished"
         await self._last_words()
@@ -219,12 +218,13 @@ class Controller:
 
     async def _evaluate(self, step: int) -> None:
         """Once the weights of that step are served."""
-        await self._until(lambda: self._ledger.state.served_version >= self._version_of(step))
         self._evaluating = True
         try:
+            await self._until(lambda: self._ledger.state.served_version >= self._version_of(step))
             await self._evaluator.evaluate(step)
         finally:
             self._evaluating = False
+            self._bell.ring()
 
     async def _last_words(self) -> None:
         """The trainer is told to stop and writes its last checkpoint."""
@@ -263,7 +263,7 @@ class Controller:
                 tasks.start_soon(self._sealing.run)
                 tasks.start_soon(self._dispatcher.watch)
                 tasks.start_soon(self._coordinator.run)
-                tasks.start_soon(self._ledger.tend, TEND_S)
+                tasks.start_soon(self._ledger.tend, self._plan.tend_s)
                 tasks.start_soon(self._raise_failure)
                 yield
                 tasks.cancel_scope.cancel()

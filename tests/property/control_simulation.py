@@ -3,6 +3,7 @@
 Latencies and faults follow from one seed, so a failure replays from it.
 """
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -242,7 +243,7 @@ class SimWorker:
         self._controller.tasks(TaskPage(self.name, request.id, tasks, end=request.start + request.count >= total))
 
     def _task(self, row: int) -> int:
-        return row - 1 if 0 < row <= self._world.duplicates else row
+        return max(0, row - self._world.duplicates)
 
     async def _episode(self, lease: Lease) -> None:
         rng = random.Random(lease.seed)
@@ -362,6 +363,7 @@ def plan_of(
         task_page=8,
         task_deadline_s=20.0,
         trainer_end_s=600.0,
+        tend_s=math.inf,
     )
 
 
