@@ -72,8 +72,10 @@ class _Call:
     """A completion on its way out."""
 
     prompt: list[int]
+    script: list[int]
+    """All that the script says from here on."""
     plan: list[int]
-    """What the script says, cut to what the limits allow."""
+    """Of it, what the limits allow."""
     finish: FinishReason
     done: int = 0
     """Tokens of the plan that were sampled."""
@@ -170,12 +172,12 @@ class ScriptedEngine:
     def _start(self, prompt_ids: list[int], sampling: Sampling, most: int) -> _Call:
         self.prompts.append(prompt_ids)
         del self.prompts[:-64]
-        plan = self._unfinished.pop(tuple(prompt_ids), None) if self._unfinished else None
-        whole = self._scripted(prompt_ids) if plan is None else plan
+        rest = self._unfinished.pop(tuple(prompt_ids), None) if self._unfinished else None
+        whole = self._scripted(prompt_ids) if rest is None else rest
         ends = {*self._capabilities.eos_token_ids, *sampling.stop_token_ids}
         stop = next((i + 1 for i, token in enumerate(whole) if token in ends), len(whole))
         plan = whole[: min(stop, most)]
-        return _Call(prompt_ids, plan, "stop" if len(plan) == stop else "length")
+        return _Call(prompt_ids, whole, plan, "stop" if len(plan) == stop else "length")
 
     def _scripted(self, prompt_ids: list[int]) -> list[int]:
         if callable(self._script):
@@ -225,7 +227,7 @@ class ScriptedEngine:
 
     def _interrupted(self, call: _Call) -> None:
         """What was not said yet is said to whoever comes back with the exact prefix."""
-        self._unfinished[tuple(call.prompt + call.plan[: call.done])] = call.plan[call.done :]
+        self._unfinished[tuple(call.prompt + call.plan[: call.done])] = call.script[call.done :]
 
     def _chunk(self, call: _Call, start: int, *, finish: FinishReason | None = None, cached: int = 0) -> Chunk:
         ids = tuple(call.plan[start : call.done])

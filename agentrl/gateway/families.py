@@ -15,6 +15,7 @@ from agentrl.episode import ChatMessage, FinishReason, ToolCall, ToolSpec
 from agentrl.gateway.format import HERMES, THINK, ReplyFormat
 from agentrl.gateway.parse import Delta, Parser, ReplyParser
 from agentrl.gateway.render import Renderer, Sampled
+from agentrl.gateway.stops import first_stop
 from agentrl.gateway.template import TemplateRefusal
 from agentrl.gateway.tokenizer import Tokenizer
 from agentrl.gateway.wire import wire_messages, wire_tools
@@ -99,8 +100,7 @@ class _WholeParser:
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         self._ids += ids
         if self._stops:
-            text = self._tokenizer.decode(self._ids)
-            self.stopped = any(stop in text for stop in self._stops)
+            self.stopped = first_stop(self._tokenizer.decode(self._ids), self._stops) is not None
         return []
 
     def finish(self, reason: FinishReason) -> list[Delta]:
@@ -117,8 +117,8 @@ class _WholeParser:
         return deltas + [Delta(call=call) for call in calls]
 
     def _trimmed(self, content: str) -> str:
-        ends = [at for stop in self._stops if (at := content.find(stop)) >= 0]
-        return content[: min(ends)] if ends else content
+        stop = first_stop(content, self._stops)
+        return content if stop is None else content[: stop.start]
 
     def reply(self) -> ChatMessage:
         return self._reply

@@ -4,6 +4,7 @@ It alone writes turns. A session lives from its opening until its episode is sea
 """
 
 import hmac
+import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -21,7 +22,7 @@ from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.control import GatewayStatus, SessionSpec
 from agentrl.gateway.counters import Counters
 from agentrl.gateway.journal import Journal
-from agentrl.gateway.refusal import unauthorized
+from agentrl.gateway.refusal import Refusal, unauthorized
 from agentrl.gateway.relay import Relay
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.session import OpenSession
@@ -30,6 +31,7 @@ from agentrl.gateway.store import EpisodeStore
 from agentrl.gateway.turns import TurnMaker
 
 _SEALED_REMEMBERED = 4096
+_log = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -103,6 +105,9 @@ class Gateway:
                     await self._relay.make(session, order, call)
                 else:
                     await self._maker.make(session, order, call)
+        except Exception as bug:
+            _log.exception("a call of agent run %s met a defect of the gateway", session.spec.agent_run)
+            call.end(Refusal(500, "internal_error", f"the gateway failed: {type(bug).__name__}; its log has the details"))
         finally:
             self.counters.in_flight -= 1
             session.in_flight.discard(call)

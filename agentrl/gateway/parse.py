@@ -13,6 +13,7 @@ import msgspec
 
 from agentrl.episode import ChatMessage, FinishReason, ToolCall
 from agentrl.gateway.format import Marks, ReplyFormat
+from agentrl.gateway.stops import first_stop
 from agentrl.gateway.tokenizer import Tokenizer
 
 
@@ -52,7 +53,7 @@ class _Item(NamedTuple):
 class _Call(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    parameters: msgspec.Raw | None = None
+    parameters: msgspec.Raw = msgspec.Raw()
     """What some models write for arguments."""
 
 
@@ -63,7 +64,7 @@ def read_call(text: str, call_id: str) -> ToolCall | None:
     """The call that a JSON text asks for, its arguments exactly as written; None if it asks for none."""
     try:
         call = _call_decoder.decode(text.strip())
-        arguments = bytes(call.arguments if call.parameters is None else call.parameters).decode()
+        arguments = bytes(call.parameters or call.arguments).decode()
         if arguments.startswith('"'):
             arguments = msgspec.json.decode(arguments, type=str)
         if not isinstance(msgspec.json.decode(arguments), dict):
@@ -322,9 +323,9 @@ class _StopScan:
                 return
             self._pending.append(item)
             text = "".join(held.text for held in self._pending)
-            found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-            self.matched = bool(found)
-            yield from self._release(min(found) if found else len(text) - max(_overlap(text, stop) for stop in self._stops))
+            stop = first_stop(text, self._stops)
+            self.matched = stop is not None
+            yield from self._release(len(text) - max(_overlap(text, stop) for stop in self._stops) if stop is None else stop.start)
             if self.matched:
                 self._pending = []
 

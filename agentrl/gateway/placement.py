@@ -103,10 +103,10 @@ class Placer:
         if match.depth == 0 and self.history.known_under_other_tools(tools_key, echoes):
             return "forked:tools_changed"
         unknown = [known for known in echoes[match.depth :] if known.message.role == "assistant"]
-        if any(known.key in self.history.said for known in unknown):
-            return "forked:history_edited"
         if unknown and match.depth:
             return f"forked:{why_unknown(match.path[-1], echoes[match.depth])}"
+        if any(known.key in self.history.said for known in unknown):
+            return "forked:history_edited"
         if not match.reply_depth:
             return "root"
         if any(known.message.role == "assistant" for known in echoes[match.reply_depth :]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 from aiohttp import web
+from anyio.abc import TaskGroup
 
 from agentrl.engine.base import Engine
 from agentrl.engine.config import ModelConfig
@@ -58,7 +59,7 @@ async def serve(
     counters = Counters()
     journal = Journal(journal_folder)
     clock = VersionClock((await engine.status()).policy_version)
-    async with anyio.create_task_group() as tasks:
+    async with _tasks() as tasks:
         gateway = Gateway(
             engine=engine,
             renderer=renderer,
@@ -73,7 +74,19 @@ async def serve(
         )
         async with _listening(gateway) as serving:
             yield serving
-        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncIterator[TaskGroup]:
+    """Calls in flight end with the context, and one error of its body stays that error."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
 
 
 @asynccontextmanager

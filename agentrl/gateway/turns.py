@@ -22,6 +22,7 @@ from agentrl.gateway.parse import Parser
 from agentrl.gateway.placement import Placement, new_messages
 from agentrl.gateway.refusal import Refusal, invalid, overflow
 from agentrl.gateway.session import OpenSession
+from agentrl.gateway.stops import first_stop
 from agentrl.gateway.template import TemplateRefusal
 from agentrl.gateway.tokenizer import Tokenizer
 
@@ -188,9 +189,10 @@ class TurnMaker:
 
     def _through_stop(self, ids: list[int], stops: Sequence[str]) -> int:
         """Tokens up to the end of the first match of a stop string."""
-        text = self._tokenizer.decode(ids)
-        end = min((at + len(stop) for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
-        return bisect_left(range(len(ids)), end, key=lambda count: len(self._tokenizer.decode(ids[:count])))
+        stop = first_stop(self._tokenizer.decode(ids), stops)
+        if stop is None:
+            return len(ids)
+        return bisect_left(range(len(ids)), stop.end, key=lambda count: len(self._tokenizer.decode(ids[:count])))
 
     def _book(self, work: _Work, turn: Turn) -> None:
         """Journal first; only then is the turn part of anything."""
