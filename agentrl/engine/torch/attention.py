@@ -8,6 +8,7 @@ attention each). Keys and values of all of them are written before any attention
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -140,7 +141,8 @@ class Planner:
         return torch.where(seen, self._zero, self._hidden)
 
     def _long(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self._device)
+        # By way of numpy, which reads a list five times as fast.
+        return torch.from_numpy(np.array(values, np.int64)).to(self._device)
 
 
 def attend(plan: Plan, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
@@ -162,16 +164,16 @@ def attend(plan: Plan, layer: int, query: Tensor, key: Tensor, value: Tensor, sc
         outputs.append(seen.reshape(part.rows, heads, head_dim))
         for stretch in part.stretches:
             end = stretch.offset + stretch.stop - stretch.start
+            # Heads that share keys are a dimension of their own, over which the keys are repeated without a copy.
             chunk = scaled_dot_product_attention(
-                query[stretch.start : stretch.stop].transpose(0, 1)[None],
-                keys[stretch.row, None, :, :end],
-                values[stretch.row, None, :, :end],
+                query[stretch.start : stretch.stop].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3),
+                keys[stretch.row, :, None, :end].expand(-1, heads // kv_heads, -1, -1),
+                values[stretch.row, :, None, :end].expand(-1, heads // kv_heads, -1, -1),
                 attn_mask=stretch.mask,
                 is_causal=stretch.mask is None,
                 scale=scale,
-                enable_gqa=heads != kv_heads,
             )
-            outputs.append(chunk[0].transpose(0, 1))
+            outputs.append(chunk.permute(2, 0, 1, 3).flatten(1, 2))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

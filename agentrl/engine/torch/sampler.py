@@ -7,6 +7,7 @@ that ask for it pay.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,4 +83,4 @@ def _supports(probs: Tensor, samplings: list[Sampling]) -> list[tuple[int, ...] 
 
 
 def _column(values: list[float] | list[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
+    return torch.from_numpy(np.array(values, np.float32)).to(like.device)[:, None]

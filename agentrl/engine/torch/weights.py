@@ -7,6 +7,7 @@ while generation goes on. It costs one more copy of the weights in memory, and t
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,8 @@ class LiveWeights:
         staged: dict[int, Tensor] = {}
         for entry in update.tensors:
             live = self._live[entry.name]
-            raw = torch.frombuffer(bytearray(payload[entry.name].data), dtype=_DTYPES[entry.dtype])
+            # numpy copies without holding the interpreter, so the engine's thread goes on.
+            raw = torch.from_numpy(np.array(payload[entry.name])).view(_DTYPES[entry.dtype])
             staged[id(live)] = raw.reshape(entry.shape).to(device=live.device, dtype=live.dtype)
         tensors = {name: staged[id(live)] for name, live in self._live.items()}
         return Staged(version=update.version, lean=self._model.fuse(tensors), tensors=tensors)
