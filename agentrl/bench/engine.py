@@ -31,13 +31,13 @@ class Request:
     new_tokens: int
 
 
-async def bench(*, smollm2: Path | None = None, threads: int = 1, repeats: int = 5, smollm2_requests: int = 256) -> dict[str, Any]:
+async def bench(*, smollm2: Path | None = None, threads: int = 1, repeats: int = 5, requests: int = 256) -> dict[str, Any]:
     """The row `engine` of the benchmarks. `smollm2` is a local folder of that model; without it, its ratio is absent."""
     tiny = _tiny_model()
-    ratios = {"vs_generate_ragged": await _versus_generate(tiny, threads=threads, repeats=repeats, requests=256)}
+    ratios = {"vs_generate_ragged": await _versus_generate(tiny, threads=threads, repeats=repeats, requests=requests)}
     if smollm2 is not None:
         real = _without_eos(AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32, local_files_only=True))
-        ratios["vs_generate_smollm2"] = await _versus_generate(real, threads=threads, repeats=1, requests=smollm2_requests)
+        ratios["vs_generate_smollm2"] = await _versus_generate(real, threads=threads, repeats=1, requests=requests)
     figures = {
         "prefill_per_unique_token_8_turns": await _prefill_of_8_turns(tiny),
         "prompt_prefills_group_16": await _prefills_of_a_group(tiny),

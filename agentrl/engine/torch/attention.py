@@ -166,7 +166,7 @@ def attend(plan: Plan, layer: int, query: Tensor, key: Tensor, value: Tensor, sc
             end = stretch.offset + stretch.stop - stretch.start
             # Heads that share keys are a dimension of their own, over which the keys are repeated without a copy.
             chunk = scaled_dot_product_attention(
-                query[stretch.start : stretch.stop].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3),
+                query[stretch.start : stretch.stop].view(-1, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3),
                 keys[stretch.row, :, None, :end].expand(-1, heads // kv_heads, -1, -1),
                 values[stretch.row, :, None, :end].expand(-1, heads // kv_heads, -1, -1),
                 attn_mask=stretch.mask,
