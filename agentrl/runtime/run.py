@@ -1,16 +1,12 @@
 """A run on this machine: prepare, start the processes, control them to the end. The door behind `agentrl train` and `agentrl eval`."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from agentrl.engine.remote import RemoteEngine
-from agentrl.env import Env, make
-from agentrl.env.limits import Limits, bounds
+from agentrl.env import Env, Task, make
 from agentrl.ledger import Ledger
 from agentrl.ledger.entry import Published, Served
 from agentrl.objective.advantage import advantage_of
@@ -34,8 +30,8 @@ CACHE = Path.home() / ".cache" / "agentrl"
 async def train(config: RunConfig, folder: RunFolder, observer: RunObserver, *, resume: bool = False) -> str:
     """The whole run; the reason of its end ("finished", "stopped"). Raises AgentRLError with what made it fail."""
     env = make(config.env_name, config.env_settings)
-    prepared = await prepared_for(config, folder, observer, checkpoints=folder.checkpoints if resume else None)
     with closing(Ledger.open(folder.ledger)) as ledger:
+        prepared = await prepared_for(config, folder, observer, checkpoints=folder.checkpoints if resume else None)
         if resume:
             ledger.resume_from(prepared.step)
         async with _crew(config, folder, observer, env, prepared, ledger) as crew:
@@ -45,8 +41,8 @@ async def train(config: RunConfig, folder: RunFolder, observer: RunObserver, *, 
 async def evaluate(config: RunConfig, folder: RunFolder, observer: RunObserver, *, checkpoints: Path | None) -> EvaluationResult:
     """Held-out tasks once, without a trainer, on the newest of `checkpoints` or on the model that the configuration names."""
     env = make(config.env_name, config.env_settings)
-    prepared = await prepared_for(config, folder, observer, checkpoints=checkpoints)
     with closing(Ledger.open(folder.ledger)) as ledger:
+        prepared = await prepared_for(config, folder, observer, checkpoints=checkpoints)
         async with _crew(config, folder, observer, env, prepared, ledger) as crew:
             return await crew.work(crew.controller.evaluate_only, with_trainer=False)
 
@@ -96,7 +92,7 @@ async def _crew(
             advantage_of(config.objective.preset),
             sealer=sealer,
             engines={"engine": engine},
-            lease_s=_lease_s(env, config),
+            lease_s=lambda task: env.episode_s(Task.from_builtins(task)) + config.rollout.lease_slack_s,
             observer=everyone,
         )
         yield Crew(
@@ -126,15 +122,3 @@ def _plan(config: RunConfig, env: Env) -> ControlPlan:
         eval_every=config.eval.every,
         eval_samples=config.eval.samples,
     )
-
-
-def _lease_s(env: Env, config: RunConfig) -> Callable[[dict[str, Any]], float]:
-    """Set-up, run, reward and teardown at their limits, and the slack."""
-    main = next(iter(env.agents.values()))
-
-    def seconds(task: dict[str, Any]) -> float:
-        own = msgspec.convert(task["limits"], Limits) if task.get("limits") else None
-        limits = bounds(main.limits, own, env.config.limits)
-        return 2 * limits.setup_s + limits.run_s + limits.reward_s + config.rollout.lease_slack_s
-
-    return seconds

@@ -17,6 +17,8 @@ READY_S = 120.0
 FAILURES = 5
 """Of one worker's place in a row, without an episode in between, before the run is given up."""
 BACKOFF_S = 0.5
+SAME_ORDER = {"PYTHONHASHSEED": "0"}
+"""Some task generators follow the order of sets; a task streamed by one worker must be the same in another."""
 
 
 class Workers(Observer):
@@ -43,7 +45,7 @@ class Workers(Observer):
         while True:
             name = f"worker-{place}" if life == 0 else f"worker-{place}.{life}"
             log = self._logs / f"worker-{place}.log"
-            async with child(name, worker_process.MODULE, self._spec(name), log=log) as process:
+            async with child(name, worker_process.MODULE, self._spec(name), log=log, extra_env=SAME_ORDER) as process:
                 self._running[name] = process
                 try:
                     await process.ready(WorkerReady, within_s=READY_S)

@@ -1,4 +1,7 @@
-"""The whole program, all its processes, on a model that is made in seconds and knows nothing: counts and proofs, not rewards."""
+"""The whole program, all its processes, on a model that is made in seconds and knows nothing: counts and proofs, not rewards.
+
+The environment comes from a file and pays by a coin that differs between answers, so that there is always something to train.
+"""
 
 import os
 import signal
@@ -42,6 +45,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_tiny(make("countdown", {}), seed=0, cache_dir=tmp_path_factory.mktemp("models"), recipe=recipe)
 
 
+COIN = '''
+import zlib
+from agentrl import Agent, Env, Episode, Limits, Task
+
+class Coin(Env):
+    """Pays by chance."""
+    agent = Agent(limits=Limits(turns=1, tokens_per_turn=24))
+
+    def tasks(self, split):
+        for number in range(100000):
+            yield Task(prompt=f"{split} {number}")
+
+    async def reward(self, task: Task, ep: Episode) -> float:
+        return float(zlib.crc32(ep.text.encode()) % 2)
+'''
+
+
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "agentrl.cli.main", *words]
 
@@ -53,7 +73,20 @@ def agentrl(cwd: Path, *words: str, status: int = 0) -> subprocess.CompletedProc
 
 
 def train_words(model: Path, name: str, steps: int) -> list[str]:
-    return ["train", "--env", "countdown", "--model", str(model), "--name", name, "--train.lr", "1e-4", "--train.steps", str(steps), *SMALL]
+    return [
+        "train",
+        "--env",
+        "./coin.py:Coin",
+        "--model",
+        str(model),
+        "--name",
+        name,
+        "--train.lr",
+        "1e-4",
+        "--train.steps",
+        str(steps),
+        *SMALL,
+    ]
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -85,6 +118,7 @@ def until(holds: "Iterator[bool]") -> None:
 
 
 def test_a_run_trains_evaluates_checkpoints_and_proves_itself(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "coin.py").write_text(COIN)
     done = agentrl(tmp_path, *train_words(model, "first", 4))
     assert "first: finished" in done.stdout
     folder = RunFolder(tmp_path / "runs" / "first")
@@ -116,13 +150,14 @@ def test_a_run_trains_evaluates_checkpoints_and_proves_itself(model: Path, tmp_p
 
 
 def test_a_killed_run_leaves_no_process_and_resumes_from_its_checkpoint(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "coin.py").write_text(COIN)
     folder = RunFolder(tmp_path / "runs" / "killed")
     with (tmp_path / "out").open("wb") as out:
-        running = subprocess.Popen(command(*train_words(model, "killed", 40)), cwd=tmp_path, stdout=out, stderr=out)
+        running = subprocess.Popen(command(*train_words(model, "killed", 400)), cwd=tmp_path, stdout=out, stderr=out)
     try:
         until(_checkpointed(folder, running))
         refused = agentrl(tmp_path, "train", "--resume", "killed", status=1)
-        assert "another process" in refused.stderr
+        assert "is in use by process" in refused.stderr
         below = descendants_of(running.pid)
         assert len(below) >= 4, "engine, gateway, trainer and a worker"
     finally:
@@ -131,8 +166,8 @@ def test_a_killed_run_leaves_no_process_and_resumes_from_its_checkpoint(model: P
     until(_all_dead(below))
     before = [r.entry.step for r in read_journal(folder.ledger) if isinstance(r.entry, Trained)]
 
-    config = folder.config.read_text().replace("steps = 40", f"steps = {before[-1] + 2}")
-    folder.config.write_text(config)
+    last = before[-1] + 2
+    folder.config.write_text(folder.config.read_text().replace("\nsteps = 400\n", f"\nsteps = {last}\n"))
     agentrl(tmp_path, "train", "--resume", "killed")
     entries = [recorded.entry for recorded in read_journal(folder.ledger)]
     resumed = next(entry for entry in entries if isinstance(entry, Resumed))
@@ -140,7 +175,7 @@ def test_a_killed_run_leaves_no_process_and_resumes_from_its_checkpoint(model: P
     report = audit(folder.root)
     assert report.problems == ()
     assert report.ended == "finished"
-    assert (report.resumes, report.steps) == (1, before[-1] + 2)
+    assert (report.resumes, report.steps) == (1, last)
 
 
 def _checkpointed(folder: RunFolder, running: "subprocess.Popen[bytes]") -> Iterator[bool]:
