@@ -23,7 +23,7 @@ train: install ## The main job: a tiny model learns a tool environment (about 8 
 
 train-control: install ## The same with nothing to learn from: learning rate 0, then shuffled rewards.
 	$(BIN)/agentrl train --env countdown --seed $(SEED) --train.lr 0
-	$(BIN)/agentrl train --env countdown --seed $(SEED) --train.shuffle_rewards true
+	$(BIN)/agentrl train --env countdown --seed $(SEED) --objective.shuffle_rewards true
 
 train-real: .stamps/smollm2 ## A pretrained 135M model on a reasoning_gym family (about 40 minutes).
 	$(BIN)/agentrl train --config examples/smollm2/run.toml --seed $(SEED)

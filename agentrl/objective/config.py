@@ -23,6 +23,9 @@ class ObjectiveConfig(Section, frozen=True):
     clip_high: float | None = None
     """The ratio π/μ is clipped above at 1 + clip_high. None: the preset's."""
 
+    shuffle_rewards: bool = False
+    """A control: rewards are permuted within their group before they are judged, so that there is nothing to learn."""
+
     def check(self) -> None:
         if self.clip_low is not None and not 0 < self.clip_low <= 1:
             raise ConfigError(

@@ -3,13 +3,14 @@
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.engine.remote import RemoteEngine
 from agentrl.env import Env, Task, make
 from agentrl.ledger import Ledger
 from agentrl.ledger.entry import Published, Served
-from agentrl.objective.advantage import advantage_of
+from agentrl.objective.advantage import Advantage, advantage_of, shuffled
 from agentrl.rollout.controller import Controller, ControlPlan
 from agentrl.rollout.dispatch import LeaseRules
 from agentrl.rollout.evaluation import EvaluationResult
@@ -89,7 +90,7 @@ async def _crew(
             ledger,
             _plan(config, env),
             policy_of(config.rollout.policy, config.rollout.window),
-            advantage_of(config.objective.preset),
+            _comparison(config),
             sealer=sealer,
             engines={"engine": engine},
             lease_s=lambda task: env.episode_s(Task.from_builtins(task)) + config.rollout.lease_slack_s,
@@ -105,6 +106,11 @@ async def _crew(
             controller=controller,
             everyone=everyone,
         )
+
+
+def _comparison(config: RunConfig) -> Advantage:
+    judge = advantage_of(config.objective.preset)
+    return replace(judge, of=shuffled(judge.of, seed=config.seed)) if config.objective.shuffle_rewards else judge
 
 
 def _plan(config: RunConfig, env: Env) -> ControlPlan:

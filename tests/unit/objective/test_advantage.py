@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from agentrl.objective import advantage_of
+from agentrl.objective.advantage import mean_centred, shuffled
 
 
 def test_default_is_centred_and_divides_by_nothing():
@@ -25,3 +26,11 @@ def test_reinforce_needs_no_group_and_compares_nothing():
     assert rule.of(np.array([0.25])) == pytest.approx([0.25])
     assert (rule.survivors, rule.compares) == (1, False)
     assert (advantage_of("grpo").survivors, advantage_of("grpo").compares) == (2, True)
+
+
+def test_shuffled_rewards_keep_their_advantages_and_lose_their_owners() -> None:
+    judge = shuffled(mean_centred, seed=0)
+    rewards = np.array([1.0, 0.0, 0.0, 0.0])
+    judged = [judge(rewards) for _ in range(40)]
+    assert all(sorted(advantages.tolist()) == [-0.25, -0.25, -0.25, 0.75] for advantages in judged)
+    assert {int(advantages.argmax()) for advantages in judged} == {0, 1, 2, 3}
