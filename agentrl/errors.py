@@ -65,7 +65,7 @@ class ProcessError(AgentRLError):
 
 
 class TrainError(AgentRLError):
-    """An optimizer update cannot be made as asked: numbers that disagree, a loss that is not finite, data that the trainer cannot replay."""
+    """An optimizer update cannot be made as asked: numbers that disagree, a loss that is not finite, data that cannot be replayed."""
 
 
 class CheckpointError(AgentRLError):

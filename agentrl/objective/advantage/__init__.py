@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from agentrl.objective.advantage.mean_centred import mean_centred
 from agentrl.objective.advantage.reward_itself import reward_itself
-from agentrl.objective.advantage.standardised import standardised
 from agentrl.objective.advantage.shuffled import shuffled
+from agentrl.objective.advantage.standardised import standardised
 from agentrl.objective.config import Preset
 
 __all__ = ["Advantage", "advantage_of", "mean_centred", "reward_itself", "shuffled", "standardised"]
