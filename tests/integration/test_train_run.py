@@ -178,6 +178,22 @@ def test_a_killed_run_leaves_no_process_and_resumes_from_its_checkpoint(model: P
     assert (report.resumes, report.steps) == (1, last)
 
 
+def test_a_frozen_worker_is_killed_its_episode_blamed_and_the_others_run_again(model: Path, tmp_path: Path) -> None:
+    trap = "        while task.prompt == 'train 2' and ep.key.member == 0:\n            pass\n        return"
+    (tmp_path / "coin.py").write_text(COIN.replace("        return", trap))
+    limits = ["--rollout.frozen_after_s", "2", "--rollout.lost_after_s", "20"]
+    agentrl(tmp_path, *train_words(model, "frozen", 3), *limits)
+    folder = RunFolder(tmp_path / "runs" / "frozen")
+    report = audit(folder.root)
+    assert report.problems == ()
+    assert report.ended == "finished"
+    frozen = [line for line in episodes(folder) if line.state == "rejected frozen"]
+    assert {line.key.member for line in frozen} == {0}
+    events = [line for line in read_metrics(folder.metrics) if line["kind"] == "worker"]
+    assert events[0]["what"] == "frozen"
+    assert "coin.py" in events[0]["detail"], "the stack names the line that holds the loop"
+
+
 def _checkpointed(folder: RunFolder, running: "subprocess.Popen[bytes]") -> Iterator[bool]:
     while True:
         assert running.poll() is None, "the run ended by itself"
