@@ -156,3 +156,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
     world = World(seed=5, error_rate=0.1, death_rate=0.05, freeze_rate=0.05, seal_failure_rate=0.1, engine_failure_rate=0.05)
     first, second = (run(world, Schedule(steps=8, groups_per_step=2), 2)[1] for _ in range(2))
     assert (first.trained, first.finished_at, first.episodes) == (second.trained, second.finished_at, second.episodes)
+
+
+def test_the_overtaken_are_masked_before_they_are_evicted() -> None:
+    """Long episodes among short ones, training fast: the tokens within the bound are trained, also of episodes that began too early."""
+    _, seen = run(World(seed=1, spread=1.2, capacity=12, step_s=1.0, turns=8), Schedule(steps=20, groups_per_step=2), 1)
+    masked = sum(batch.masked_tokens for batch in seen.batches)
+    partly = [e for e in seen.trained if len(seen.tokens[f"{e}.main"]) > 2]
+    assert masked > 0
+    assert partly
+    assert max(seen.staleness) == 1
