@@ -12,6 +12,7 @@ class ModelConfig(Section, frozen=True):
     name: str = "tiny"
     """"tiny" (made and warm-started here), "smollm2" (extra), or any Hugging Face name or folder of a causal language model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the engine's weights and of the trainer's forward; the trainer's own weights are float32 always."""
     template_kwargs: dict[str, Any] = {}
     """Passed to the chat template, such as enable_thinking."""
     tool_format: Literal["native", "hermes"] = "native"
@@ -22,9 +23,13 @@ class SamplingConfig(Section, frozen=True):
     """How the policy is sampled while training; scaffolds' own wishes are recorded and replaced."""
 
     temperature: float = 1.0
+    """Above 0."""
     top_p: float = 1.0
+    """Refused unless 1.0."""
     top_k: int = 0
+    """Refused unless 0 (off)."""
     min_p: float = 0.0
+    """Refused unless 0.0 (off)."""
 
     def check(self) -> None:
         if self.temperature <= 0:
@@ -44,5 +49,6 @@ class EngineConfig(Section, frozen=True):
     context_length: int | None = None
     """Tokens per sequence; None: what the model was made for, at most 4096."""
     threads: int = 1
+    """Of torch, on the CPU."""
     device: str = "auto"
     """"auto", "cpu", "mps" or "cuda"."""

@@ -20,12 +20,15 @@ class Limits(Section, frozen=True):
     tokens: int | None = None
     """Sampled tokens of one agent run, over all its turns."""
     tokens_per_turn: int | None = None
+    """Sampled tokens of one model call; a longer one is cut."""
     setup_s: float | None = None
     """Each of setup and teardown."""
     run_s: float | None = None
+    """The whole of `run`, all agents and tools."""
     tool_s: float | None = None
     """Each tool call."""
     reward_s: float | None = None
+    """Grading."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

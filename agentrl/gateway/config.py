@@ -26,6 +26,7 @@ class GatewayConfig(Section, frozen=True):
     outside_url: str | None = None
     """OpenAI-compatible endpoint (ends in /v1) that serves agents with model "openai/NAME"."""
     outside_key: str = ""
+    """API key of outside_url."""
 
     def check(self) -> None:
         if not 0 <= self.port < 65536:

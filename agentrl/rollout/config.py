@@ -22,6 +22,7 @@ class RolloutConfig(Section, frozen=True):
     lease_slack_s: float = 60.0
     """A lease lasts as long as its episode's limits allow, plus this."""
     heartbeat_s: float = 1.0
+    """Between two signs of life of a worker."""
     lost_after_s: float = 15.0
     """A worker without a heartbeat for so long is dead: it is killed and its episodes are leased again."""
     frozen_after_s: float = 30.0

@@ -41,6 +41,7 @@ class RunConfig(Section, frozen=True):
     name: str = ""
     """Of the run's folder; empty: made of environment, model and seed."""
     seed: int = 0
+    """Of everything that is drawn: a tiny model, tasks' and episodes' own generators, sampling, the trainer."""
     env: dict[str, Any] = {}
     """`name` (installed, or ./file.py:Class) and the environment's own settings."""
     model: ModelConfig = ModelConfig()

@@ -26,7 +26,9 @@ class TrainConfig(Section, frozen=True):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What follows the warm-up; linear and cosine end at 0 after `steps`."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's."""
     eps: float = 1e-8
+    """AdamW's."""
     weight_decay: float = 0.0
     """Of matrices; norms and biases never decay."""
     grad_clip: float = 1.0
@@ -40,6 +42,7 @@ class TrainConfig(Section, frozen=True):
     keep_checkpoints: int = 2
     """Newest checkpoints that stay on disk."""
     seed: int = 0
+    """Of torch; a run sets it to its own seed."""
     device: str = "auto"
     """"auto", "cpu", "mps" or "cuda"."""
     threads: int = 1

@@ -16,8 +16,9 @@ class CountdownConfig(EnvConfig, frozen=True):
     numbers: int = 3
     """How many are given."""
     lowest: int = 1
+    """Smallest number that is drawn."""
     highest: int = 9
-    """The range that they are drawn from, both ends included."""
+    """Largest number that is drawn."""
     operators: str = "+-*"
     """Some of + - * /; each at least usable, none required."""
     any_order: bool = False
@@ -25,6 +26,7 @@ class CountdownConfig(EnvConfig, frozen=True):
     hints: bool = True
     """The calculator says whether a result is too low or too high."""
     largest_target: int = 99
+    """Targets are whole numbers from 1 to this."""
 
     def check(self) -> None:
         super().check()
