@@ -5,13 +5,13 @@ import struct
 
 import anyio
 import pytest
-import tiny_models as tiny
 
 from agentrl.engine.remote import RemoteEngine
 from agentrl.engine.serve import serve
 from agentrl.engine.wire import Address
 from agentrl.episode import Sampling
 from agentrl.errors import ConfigError, ContextOverflow, EngineError, EngineQuarantined, WeightError
+from tests.unit.engine import tiny_models as tiny
 
 PROMPT = list(range(20))
 GREEDY = Sampling(max_tokens=12, temperature=0.0)

@@ -2,7 +2,6 @@
 
 import functools
 
-import tiny_models as tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from agentrl.engine.torch.call import Call
 from agentrl.engine.torch.scheduler import Scheduler
 from agentrl.episode import Sampling
+from tests.unit.engine import tiny_models as tiny
 
 MODEL = functools.cache(lambda: tiny.make("llama", num_hidden_layers=1))
 SLOTS = functools.cache(lambda: tiny.slot_model(MODEL()))

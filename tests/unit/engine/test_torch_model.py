@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny_models as tiny
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +21,7 @@ from agentrl.engine.torch.engine import TorchEngine
 from agentrl.engine.torch.model import SlotModel, load_model
 from agentrl.episode import Sampling
 from agentrl.errors import ConfigError
+from tests.unit.engine import tiny_models as tiny
 
 PROMPT = [(7 * i) % tiny.VOCAB for i in range(30)]
 SMALL = {"vocab_size": tiny.VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -5,12 +5,12 @@ import random
 
 import anyio
 import pytest
-import tiny_models as tiny
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agentrl.episode import Sampling
 from agentrl.errors import ContextOverflow, EngineError
+from tests.unit.engine import tiny_models as tiny
 
 KINDS = ("llama", "qwen2", "qwen3")
 CLOSE = 1e-4

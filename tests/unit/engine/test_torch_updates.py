@@ -8,13 +8,13 @@ import os
 import anyio
 import msgspec
 import pytest
-import tiny_models as tiny
 import torch
 
 from agentrl.engine.torch.call import Call
 from agentrl.engine.torch.scheduler import Scheduler
 from agentrl.episode import Sampling, Span
 from agentrl.errors import EngineError, EngineQuarantined, WeightError
+from tests.unit.engine import tiny_models as tiny
 
 CLOSE = 1e-4
 PROMPT = [(7 * i) % tiny.VOCAB for i in range(30)]
