@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import tomli_w
 
+from agentrl.env import make
 from agentrl.errors import ConfigError
 from agentrl.runtime.config import RunConfig, as_tree, load_config
 from agentrl.runtime.folder import RunFolder
@@ -40,6 +41,8 @@ def run(words: Sequence[str]) -> int:
     config = load_config(rest, toml=folder.config if folder else own.config)
     name = config.name or default_name(config)
     if own.dry_run:
+        make(config.env_name, config.env_settings)
+        print("\n".join(placement(config)) + "\n")
         print(tomli_w.dumps(as_tree(config)), end="")
         return 0
     if folder is None:
@@ -67,6 +70,18 @@ def _train(config: RunConfig, folder: RunFolder, *, resume: bool) -> int:
         recorder.close()
     print_proof(console, config, folder, recorder, reason=reason)
     return 0
+
+
+def placement(config: RunConfig) -> list[str]:
+    """Which process runs where, as comments above the TOML."""
+    engine, train, rollout = config.engine, config.train, config.rollout
+    return [
+        "# controller  this process",
+        f"# engine      device {engine.device}, {engine.threads} thread(s), {engine.slots} sequences at once",
+        f"# trainer     device {train.device}, {train.threads} thread(s)",
+        f"# gateway     {config.gateway.host}",
+        f"# workers     {rollout.workers}, each {rollout.concurrency} episodes at once",
+    ]
 
 
 def default_name(config: RunConfig) -> str:
