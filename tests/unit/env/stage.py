@@ -1,25 +1,12 @@
 """A stage for one episode: an environment, a task and a model that says what it is told to."""
 
-from collections.abc import Sequence
-
-from agentrl.env import Env, OpenSession, Script, Session, SessionRequest, Task, assistant
+from agentrl.env import Env, OpenSession, Task, assistant
 from agentrl.episode import ChatMessage, EpisodeKey, EpisodeRecord, ToolCall
 from agentrl.rollout.run import run_episode
 from agentrl.rollout.wire import Lease
+from agentrl.testing.episode import Says
 
-
-class Says:
-    """Opens sessions that say these words; `by_agent` gives an agent words of its own."""
-
-    def __init__(self, *words: str | ChatMessage, by_agent: dict[str, Sequence[str | ChatMessage]] | None = None) -> None:
-        self._words = words
-        self._by_agent = by_agent or {}
-        self.requests: list[SessionRequest] = []
-
-    async def __call__(self, request: SessionRequest) -> Session:
-        self.requests.append(request)
-        words = self._by_agent.get(request.agent, self._words)
-        return Script(request.agent_run, [assistant(word) if isinstance(word, str) else word for word in words])
+__all__ = ["Says", "calling", "lease", "play"]
 
 
 def calling(name: str, arguments: str = "{}", *, id: str = "call-1") -> ChatMessage:
