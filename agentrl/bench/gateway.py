@@ -21,16 +21,17 @@ import aiohttp
 import anyio
 import anyio.abc
 import msgspec
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from agentrl.bench.tokens import write_model
+from agentrl.bench.whole_path import whole_path
 from agentrl.engine.config import ModelConfig
 from agentrl.engine.scripted import Latency, ScriptedEngine
 from agentrl.episode import EpisodeKey, EpisodeRecord
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.control import Session, SessionSpec
-from agentrl.gateway.serve import serve
+from agentrl.gateway.serve import serve, tune_collector
 from agentrl.gateway.tokenizer import Tokenizer as GatewayTokenizer
-from agentrl.testing.model import CHATML_TOOLS, END, START
+from agentrl.testing.model import END
 
 TURNS = 20
 LONG_SESSIONS, LONG_TURNS = 8, 100
@@ -88,6 +89,8 @@ async def bench() -> dict[str, dict[str, float]]:
             "calls_per_s_per_core": 1000 / crowd_ms,
             "added_ms_p99": added,
             "rss_growth_mb_10k_sessions": growth,
+            # Read from /proc.
+            **({"cpu_ms_per_turn_whole_path": (await whole_path()).total} if sys.platform == "linux" else {}),
         },
     }
 
@@ -211,7 +214,7 @@ async def _growth_mb(gateway: _Gateway) -> float:
 @asynccontextmanager
 async def _gateway(latency: Latency) -> AsyncIterator[_Gateway]:
     with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder) / "model")
+        write_model(Path(folder) / "model", [_SYSTEM, _RESULT, _REPLY, json.dumps(_TOOLS)])
         command = [sys.executable, "-c", "from agentrl.bench.gateway import main; main()", folder, json.dumps(latency.call_s)]
         async with await anyio.open_process(command, stderr=None) as process:
             ready = await _line(process)
@@ -253,6 +256,7 @@ async def _serve(folder: Path, call_s: float) -> None:
         control_token=_TOKEN,
     )
     async with serving as gateway:
+        tune_collector()
         print(json.dumps({"url": gateway.url}), flush=True)
         while await anyio.to_thread.run_sync(sys.stdin.readline):
             print(json.dumps({"cpu_s": time.process_time(), "rss_mb": _rss_mb()}), flush=True)
@@ -265,19 +269,3 @@ def _rss_mb() -> float:
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def write_model(folder: Path) -> None:
-    """A byte-level BPE of some thousand tokens, trained on the load's own text, so that there are about four characters to a token."""
-    folder.mkdir(parents=True)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, special_tokens=[], show_progress=False, max_token_length=5)
-    tokenizer.train_from_iterator([_SYSTEM, _RESULT, _REPLY, json.dumps(_TOOLS)], trainer)
-    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in (START, END)])
-    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in ("<tool_call>", "</tool_call>")])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": END, "chat_template": CHATML_TOOLS}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -36,7 +36,8 @@ async def _set_up(env: Env, ep: Root) -> None:
     ep.activity = "setup"
     with boundary(EnvError, "State()"):
         ep.own_state = env.State()
-    await ep.calls("setup", env.setup, ep.task, ep, deadline_s=ep.bounds.setup_s)
+    if type(env).setup is not Env.setup:  # what does nothing is not worth a thread
+        await ep.calls("setup", env.setup, ep.task, ep, deadline_s=ep.bounds.setup_s)
 
 
 async def _run(env: Env, ep: Root) -> None:
@@ -70,7 +71,8 @@ async def _tear_down(env: Env, ep: Root) -> None:
     ep.activity = "teardown"
     with anyio.CancelScope(shield=True):
         try:
-            await ep.calls("teardown", env.teardown, ep.task, ep, deadline_s=ep.bounds.setup_s)
+            if type(env).teardown is not Env.teardown:
+                await ep.calls("teardown", env.teardown, ep.task, ep, deadline_s=ep.bounds.setup_s)
             await ep.calls("close clients", ep.close, deadline_s=10)
         except AgentRLError as failure:
             ep.errors.append(describe(failure, "teardown"))
