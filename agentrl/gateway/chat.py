@@ -135,7 +135,7 @@ class ChatRequest:
             raise invalid(f"max_tokens={min(limits)} must be at least 1", param="max_tokens")
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         return Order(
-            echoes=[self._echo(raw, i, known) for i, raw in enumerate(request.messages)],
+            echoes=self._echoes(known),
             tools=specs,
             tools_key=tools_key,
             use_tools=request.tool_choice != "none",
@@ -162,15 +162,15 @@ class ChatRequest:
                 code="unsupported_value",
             )
 
-    def _echo(self, raw: msgspec.Raw, index: int, known: dict[bytes, Echo]) -> Echo:
-        data = bytes(raw)
-        found = known.get(data)
-        if found is None:
-            try:
-                found = known[data] = echo(_canonical_message(_message_decoder.decode(data), index))
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as cause:
-                raise invalid(f"messages[{index}]: {cause}", param=f"messages[{index}]", code="invalid_type") from cause
-        return found
+    def _echoes(self, known: dict[bytes, Echo]) -> list[Echo]:
+        echoes = []
+        for index, raw in enumerate(self._request.messages):
+            data = bytes(raw)
+            found = known.get(data)
+            if found is None:
+                found = known[data] = _read_message(data, index)
+            echoes.append(found)
+        return echoes
 
     def _tools(self, cache: "dict[bytes, Tools]") -> Tools:
         data = bytes(self._request.tools)
@@ -209,6 +209,13 @@ class ChatRequest:
                 yield name
         if request.parallel_tool_calls is False:
             yield "parallel_tool_calls"
+
+
+def _read_message(data: bytes, index: int) -> Echo:
+    try:
+        return echo(_canonical_message(_message_decoder.decode(data), index))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as cause:
+        raise invalid(f"messages[{index}]: {cause}", param=f"messages[{index}]", code="invalid_type") from cause
 
 
 def _canonical_message(message: _Message, index: int) -> ChatMessage:

@@ -168,10 +168,12 @@ class Gateway:
         return sessions
 
     def _turns(self, episode: str, sessions: list[OpenSession]) -> list[Turn]:
-        """Each after its parent. An episode without sessions was journalled by a gateway that died."""
-        if not sessions:
-            return list(self._journal.read(episode))
-        return [turn for session in sessions for turn in without_undelivered(session)]
+        """Each after its parent; those of a gateway that died before this one first."""
+        mine = [turn for session in sessions for turn in without_undelivered(session)]
+        if episode not in self._journal.inherited:
+            return mine
+        known = {turn.id for turn in mine}
+        return [turn for turn in self._journal.read(episode) if turn.id not in known] + mine
 
     def status(self) -> GatewayStatus:
         counters = self.counters

@@ -96,12 +96,18 @@ class History:
 
     def match(self, root: Node, echoes: Sequence[Echo]) -> Match:
         path, exact = [root], True
+        node = root
         for known in echoes:
-            child = _child(path[-1], known)
-            if child is None:
+            twins = node.children.get(known.key)
+            if not twins:
                 break
-            exact = exact and (child.message is known.message or child.message == known.message)
-            path.append(child)
+            node = twins[0] if len(twins) == 1 else _own(twins, known)
+            if node.message is not known.message:
+                if node.message == known.message:
+                    node.message = known.message  # so that the next look is by identity
+                else:
+                    exact = False
+            path.append(node)
         return Match(path, exact)
 
     def grow(self, node: Node, echoes: Sequence[Echo]) -> Node:
@@ -118,16 +124,12 @@ class History:
         node.children.setdefault(known.key, []).append(Node(message=reply, turn=turn, via=turn))
 
 
-def _child(node: Node, known: Echo) -> Node | None:
+def _own(twins: list[Node], known: Echo) -> Node:
     """Among equal messages the one with the ids that came back; without ids the newest."""
-    twins = node.children.get(known.key)
-    if not twins:
-        return None
-    if len(twins) > 1 and known.message.tool_calls:
-        ids = [call.id for call in known.message.tool_calls]
-        for twin in twins:
-            if twin.message is not None and [call.id for call in twin.message.tool_calls] == ids:
-                return twin
+    ids = [call.id for call in known.message.tool_calls]
+    for twin in twins if ids else ():
+        if twin.message is not None and [call.id for call in twin.message.tool_calls] == ids:
+            return twin
     return twins[-1]
 
 

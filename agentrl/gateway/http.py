@@ -4,6 +4,7 @@ Generation calls are known by a session's secret, in any of the headers that cli
 (or an event-stream comment) keeps its own timeout from firing. Whether an answer arrived is decided here, since only the socket knows.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from agentrl.gateway.session import OpenSession
 
 S = TypeVar("S", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log = logging.getLogger(__name__)
 _JSON = "application/json"
 _MSGPACK = "application/msgpack"
 
@@ -62,6 +64,11 @@ class _Face:
                 return _refused(Refusal(413, "request_too_large", f"the body is over {limit} MB; raise gateway.body_mb if it must be"))
             except AgentRLError as cause:
                 return _refused(Refusal(500, "failed", str(cause)))
+            except ConnectionError:
+                raise  # the client is gone; there is nobody to answer
+            except Exception as bug:
+                _log.exception("%s %s met a defect of the gateway", request.method, request.path)
+                return _refused(Refusal(500, "internal_error", f"the gateway failed: {type(bug).__name__}; its log has the details"))
 
         return handle
 

@@ -121,9 +121,10 @@ class Placer:
 
     def settle(self, placed: Placement, turn: Turn) -> None:
         """The turn is in the trie: let later requests find it."""
-        for node in placed.path:
-            if node.via is None:
-                node.via = turn.id
+        for node in reversed(placed.path):
+            if node.via is not None:
+                break
+            node.via = turn.id
         before = self.trie.full_len(turn.id) - len(turn.completion_ids)
         if placed.node.point is None:
             placed.node.point = Parent(turn.id, before)

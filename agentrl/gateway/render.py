@@ -14,6 +14,7 @@ from agentrl.episode import ChatMessage, FinishReason, ToolCall, ToolSpec
 from agentrl.gateway import hermes
 from agentrl.gateway.format import ReplyFormat, format_of
 from agentrl.gateway.parse import Parser, ReplyParser
+from agentrl.gateway.roles import Roles
 from agentrl.gateway.template import Template, TemplateRefusal
 from agentrl.gateway.tokenizer import Tokenizer
 from agentrl.gateway.wire import wire_messages, wire_tools
@@ -66,7 +67,7 @@ class TemplateRenderer:
         self._template = template
         self._hermes = tool_format == "hermes"
         self.format: ReplyFormat = format_of(template, hermes=self._hermes)
-        self._tools: dict[tuple[ToolSpec, ...], list[dict[str, Any]]] = {}
+        self._roles = Roles.of(template)
         self.stop_token_ids = tuple(dict.fromkeys([*self._closing_ids(), *eos_token_ids]))
         self._stop_texts = [tokenizer.decode([token]) for token in self.stop_token_ids]
         self.digest = hashlib.sha256(f"{tokenizer.digest}\0{template.source}\0{tool_format}".encode()).hexdigest()[:16]
@@ -89,10 +90,8 @@ class TemplateRenderer:
         if self._hermes:
             messages = hermes.as_text(hermes.with_tools(messages, tools))
             tools = ()
-        return self._template.render(wire_messages(messages, self.tokenizer), tools=self._wire_tools(tuple(tools)))
-
-    def _wire_tools(self, tools: tuple[ToolSpec, ...]) -> list[dict[str, Any]]:
-        return wire_tools(tools, self.tokenizer)
+        wire = wire_messages(self._roles.fit(messages), self.tokenizer)
+        return self._template.render(wire, tools=wire_tools(tools, self.tokenizer))
 
     def extend(self, after: Sampled, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> list[int] | None:
         if not self.extends:

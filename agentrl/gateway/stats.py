@@ -26,19 +26,20 @@ def _masked(turn: Turn) -> Turn:
 def token_stats(turns: Iterable[Turn], sessions: Sequence[OpenSession]) -> dict[str, TokenStats]:
     """By agent run."""
     undelivered = {turn for session in sessions for turn in session.undelivered}
+    untrained = {session.spec.agent_run for session in sessions if not session.spec.trained}
     runs: dict[str, list[Turn]] = {session.spec.agent_run: [] for session in sessions}
     for turn in turns:
         runs.setdefault(turn.agent_run, []).append(turn)
-    return {run: _stats(of_run, undelivered) for run, of_run in runs.items()}
+    return {run: _stats(of_run, undelivered, untrained) for run, of_run in runs.items()}
 
 
-def _stats(turns: list[Turn], undelivered: set[str]) -> TokenStats:
+def _stats(turns: list[Turn], undelivered: set[str], untrained: set[str]) -> TokenStats:
     versions: Counter[int] = Counter()
     untrainable: Counter[str] = Counter()
     for turn in turns:
         values, counts = np.unique(turn.versions[turn.mask], return_counts=True)
         versions.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        untrainable.update(_reasons(turn, undelivered))
+        untrainable.update(_reasons(turn, undelivered, untrained))
     return TokenStats(
         turns=len(turns),
         sampled=sum(len(turn.completion_ids) for turn in turns),
@@ -48,7 +49,7 @@ def _stats(turns: list[Turn], undelivered: set[str]) -> TokenStats:
     )
 
 
-def _reasons(turn: Turn, undelivered: set[str]) -> dict[str, int]:
+def _reasons(turn: Turn, undelivered: set[str], untrained: set[str]) -> dict[str, int]:
     """Why the turn's tokens with mask False are not trained; one reason a token."""
     masked = ~turn.mask
     count = int(masked.sum())
@@ -60,5 +61,7 @@ def _reasons(turn: Turn, undelivered: set[str]) -> dict[str, int]:
         return {"abort": count}
     if turn.id in undelivered and not turn.mask.any():
         return {"undelivered": count}
+    if turn.agent_run in untrained:
+        return {"untrained": count}
     no_version = int((masked & (turn.versions < 0)).sum())
     return {reason: number for reason, number in (("no_version", no_version), ("stop", count - no_version)) if number}

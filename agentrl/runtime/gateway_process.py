@@ -8,7 +8,7 @@ import msgspec
 from agentrl.engine.config import ModelConfig
 from agentrl.engine.remote import RemoteEngine
 from agentrl.gateway.config import GatewayConfig
-from agentrl.gateway.serve import serve
+from agentrl.gateway.serve import serve, tune_collector
 from agentrl.runtime.child import read_spec, say_ready
 from agentrl.runtime.log import log_to_stderr
 
@@ -47,6 +47,7 @@ async def run(spec: GatewaySpec) -> None:
             control_token=spec.token,
         ) as serving,
     ):
+        tune_collector()
         say_ready(GatewayReady(url=serving.url))
         await anyio.sleep_forever()
 

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from agentrl.engine.scripted import Latency
 from agentrl.gateway.config import GatewayConfig
@@ -175,3 +176,23 @@ async def test_sealing_ends_calls_in_flight(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
         assert [turn.finish_reason for turn in turns] == ["abort"]
+
+
+async def test_an_episode_journalled_by_a_gateway_that_died_can_still_be_sealed(tmp_path: Path) -> None:
+    async with scripted_gateway(tmp_path, lambda prompt: "abc") as policy:
+        session = await policy.open("e/1")
+        await post(session)
+        await post(session)
+    async with scripted_gateway(tmp_path, lambda prompt: "abc") as policy:
+        assert (await post(replace(session, base_url=f"{policy.url}/v1")))["error"]["code"] == "invalid_api_key"
+        await post(await policy.open("e/1", "second"))
+        sealed, turns = await policy.seal("e/1")
+        assert {run: stats.turns for run, stats in sealed.runs.items()} == {"second": 1, "main": 2}
+        assert len(turns) == 3
+
+
+async def test_a_model_that_is_not_trained_leaves_no_trainable_token(tmp_path: Path) -> None:
+    async with scripted_gateway(tmp_path, ["abc"]) as policy:
+        await post(await policy.open(trained=False))
+        sealed, _ = await policy.seal()
+        assert (sealed.runs["main"].versions, sealed.runs["main"].untrainable) == ({}, {"untrained": 4})

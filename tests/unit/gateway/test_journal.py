@@ -62,7 +62,7 @@ def test_a_full_disk_says_so_and_leaves_no_torn_turn(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", no_space)
-    with pytest.raises(StoreError, match="No space left on device; free disk space"):
+    with pytest.raises(StoreError, match="No space left on device; free some disk space"):
         journal.append("e", turn("t2"))
     monkeypatch.undo()
     journal.append("e", turn("t3"))

@@ -54,9 +54,26 @@ TOOLS_LAST = """\
 """
 NO_END = CHATML.replace("<|im_end|>", "[/]")
 COUNTING = CHATML.replace("'<|im_start|>' + message.role", "'<|im_start|>' + message.role + (loop.index | string)")
-NO_SYSTEM = CHATML.replace(
-    "{%- for", "{%- if messages[0].role == 'system' -%}{{ raise_exception('no system role') }}{%- endif -%}{%- for", 1
+NO_TOOL_ROLE = CHATML_TOOLS.replace(
+    "{%- elif message.role == 'tool' -%}", "{%- elif message.role == 'tool' -%}{{ raise_exception('only people talk here') }}"
 )
+STRICT = """\
+{%- for message in messages -%}
+{%- if message.role == 'system' or loop.index0 and messages[loop.index0 - 1].role == message.role -%}
+{{ raise_exception('no system role, and roles must alternate') }}
+{%- endif -%}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt else '' -}}
+"""
+FIRST_SYSTEM_ONLY = """\
+{%- for message in messages -%}
+{%- if message.role != 'system' or loop.first -%}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt else '' -}}
+"""
 
 
 def renderer(folder: Path, template: str, *, tool_format: str = "native") -> TemplateRenderer:
@@ -81,9 +98,9 @@ def test_hermes_needs_only_three_roles(tmp_path: Path, template: str) -> None:
         (TOOLS_LAST, None, "depends on what came before"),
         (NO_END, "end-of-turn token", "in a way that is known"),
         (COUNTING, "depends on what came before", "in a way that is known"),
-        (NO_SYSTEM, "no system role", "in a way that is known"),
+        (NO_TOOL_ROLE, None, "only people talk here"),
     ],
-    ids=["no tools", "tools last", "no end", "counting", "no system"],
+    ids=["no tools", "tools last", "no end", "counting", "no tool role"],
 )
 def test_what_fails_is_told_by_capability(tmp_path: Path, template: str, extension: str | None, tools: str) -> None:
     proof = prove(renderer(tmp_path, template))
@@ -158,8 +175,27 @@ def test_guarded_text_reaches_names_schemas_and_arguments(tmp_path: Path) -> Non
 
 
 def test_template_errors_are_refusals_with_the_templates_words(tmp_path: Path) -> None:
-    with pytest.raises(TemplateRefusal, match="no system role"):
-        renderer(tmp_path, NO_SYSTEM).render([ChatMessage(role="system", content="x")], ())
+    with pytest.raises(TemplateRefusal, match="only people talk here"):
+        renderer(tmp_path, NO_TOOL_ROLE).render([ChatMessage(role="tool", content="x")], ())
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (CHATML, ["system:a", "system:b", "user:c", "user:d", "assistant:e", "system:f", "user:g"]),
+        (STRICT, ["user:a\n\nb\n\nc\n\nd", "assistant:e", "user:f\n\ng"]),
+        (FIRST_SYSTEM_ONLY, ["system:a\n\nb", "user:c", "user:d", "assistant:e", "user:f", "user:g"]),
+    ],
+    ids=["all taken", "strict", "first system only"],
+)
+def test_roles_that_a_template_refuses_or_leaves_out_are_written_another_way(tmp_path: Path, template: str, expected: list[str]) -> None:
+    said = [("system", "a"), ("developer", "b"), ("user", "c"), ("user", "d"), ("assistant", "e"), ("system", "f"), ("user", "g")]
+    made = renderer(tmp_path, template)
+    text = made.text([ChatMessage(role=role, content=content) for role, content in said])  # type: ignore[arg-type]
+    turns = [turn.removesuffix("<|im_end|>\n").replace("\n", ":", 1) for turn in text.split("<|im_start|>")[1:-1]]
+    assert turns == expected
+    assert prove(made).extension is None
+    assert prove(renderer(tmp_path, template, tool_format="hermes")) == Proof(None, None)
 
 
 def test_broken_and_missing_templates_are_configuration_errors(tmp_path: Path) -> None:
