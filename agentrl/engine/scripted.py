@@ -77,12 +77,13 @@ class _Call:
     plan: list[int]
     """Of it, what the limits allow."""
     finish: FinishReason
+    stop_match: str | None = None
     done: int = 0
     """Tokens of the plan that were sampled."""
     versions: list[int] = field(default_factory=list)
     """[done]"""
     aborted: bool = False
-    nap: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    nap: anyio.CancelScope | None = None
     """The wait that an abort cuts short."""
 
 
@@ -121,7 +122,7 @@ class ScriptedEngine:
         self._quarantined = False
         self._gate: anyio.Event | None = None
         self._draining = False
-        self._idle = anyio.Event()
+        self._idle: anyio.Event | None = None
         self._keep_kv = True
         self._calls: set[_Call] = set()
         self._waiting = 0
@@ -157,12 +158,15 @@ class ScriptedEngine:
 
     @asynccontextmanager
     async def _slot(self, deadline: float) -> AsyncIterator[None]:
-        self._waiting += 1
         try:
-            with _limit(deadline):
-                await self._slots.acquire()
-        finally:
-            self._waiting -= 1
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            self._waiting += 1
+            try:
+                with _limit(deadline):
+                    await self._slots.acquire()
+            finally:
+                self._waiting -= 1
         try:
             await self._open(deadline)
             yield
@@ -176,8 +180,21 @@ class ScriptedEngine:
         whole = self._scripted(prompt_ids) if rest is None else rest
         ends = {*self._capabilities.eos_token_ids, *sampling.stop_token_ids}
         stop = next((i + 1 for i, token in enumerate(whole) if token in ends), len(whole))
+        match = self._stop_string(whole[:stop], sampling.stop)
+        if match is not None:
+            stop = match[1]
         plan = whole[: min(stop, most)]
-        return _Call(prompt_ids, whole, plan, "stop" if len(plan) == stop else "length")
+        ended = len(plan) == stop
+        return _Call(prompt_ids, whole, plan, "stop" if ended else "length", match[0] if ended and match is not None else None)
+
+    def _stop_string(self, ids: list[int], stops: Sequence[str]) -> tuple[str, int] | None:
+        """The stop string that is met first, and the number of tokens that it takes to meet it."""
+        for count in range(1, len(ids) + 1 if self._codec is not None and stops else 1):
+            text = self._codec.decode(ids[:count]) if self._codec is not None else ""
+            found = next((stop for stop in stops if stop in text), None)
+            if found is not None:
+                return found, count
+        return None
 
     def _scripted(self, prompt_ids: list[int]) -> list[int]:
         if callable(self._script):
@@ -235,6 +252,7 @@ class ScriptedEngine:
             token_ids=ids,
             logprobs=tuple(scripted_logprob(start + i, token) for i, token in enumerate(ids)),
             finish_reason=finish,
+            stop_match=call.stop_match if finish == "stop" else None,
             spans=() if finish is None else tuple(_spans(call.versions)),
             kv_oldest_version=min(call.versions, default=self._version),
             cached_tokens=cached,
@@ -251,8 +269,8 @@ class ScriptedEngine:
             self._calls.discard(call)
             if not self._calls:
                 self._busy_s += time.monotonic() - self._busy_since
-                self._idle.set()
-                self._idle = anyio.Event()
+                if self._idle is not None:
+                    self._idle.set()
 
     async def _open(self, deadline: float, call: _Call | None = None) -> None:
         """Wait while paused; a call that is aborted, or that a drain lets finish, does not."""
@@ -290,10 +308,12 @@ class ScriptedEngine:
         if mode == "abort":
             for call in self._calls:
                 call.aborted = True
-                call.nap.cancel()
+                if call.nap is not None:
+                    call.nap.cancel()
         if gate is not None:
             gate.set()  # whoever waited looks again
-        while mode == "drain" and self._calls and self._draining:
+        while self._draining and self._calls:
+            self._idle = anyio.Event()
             await self._idle.wait()
 
     async def prepare(self, update: WeightUpdate) -> None:

@@ -116,8 +116,6 @@ class TurnMaker:
                     deltas = parser.feed(ids)
                     if stream:
                         call.say(deltas)
-                    if parser.stopped:
-                        break
         except BaseException:
             self._keep_partial(work, draw)
             raise

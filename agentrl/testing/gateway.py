@@ -83,10 +83,11 @@ async def scripted_gateway(
     markup: bool = True,
     context_length: int = 8192,
     policy_version: int = 0,
+    engine_class: type[ScriptedEngine] = ScriptedEngine,
 ) -> AsyncIterator[ScriptedPolicy]:
     """`script` speaks text of a byte model (see `testing.model`), or its token ids."""
     tokenizer = Tokenizer.from_folder(write_byte_model(folder / "model", template=template, markup=markup))
-    engine = ScriptedEngine(
+    engine = engine_class(
         script,
         codec=tokenizer,
         eos_token_id=byte_ids()[END],

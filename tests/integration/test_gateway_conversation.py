@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI, AuthenticationError
 
+from agentrl.engine.base import Chunk
 from agentrl.engine.config import ModelConfig
-from agentrl.episode import Parent, TokenTrie
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.episode import Parent, Sampling, TokenTrie
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.control import Session
 from agentrl.testing.gateway import ScriptedPolicy, scripted_gateway
@@ -280,20 +283,36 @@ async def test_a_cut_turn_gets_the_templates_closers_as_prompt(tmp_path: Path) -
         assert turns[0].finish_reason == "length"
 
 
-async def test_stop_strings_trim_the_text_and_mask_what_is_past_them(tmp_path: Path) -> None:
-    async with scripted_gateway(tmp_path, ["one STOP two", "next"]) as policy:
+class Overshooting(ScriptedEngine):
+    """Pays no heed to stop strings."""
+
+    def generate(self, prompt_ids: list[int], sampling: Sampling, **more: Any) -> AsyncIterator[Chunk]:
+        return super().generate(prompt_ids, replace(sampling, stop=()), **more)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("engine", [ScriptedEngine, Overshooting])
+async def test_stop_strings_trim_the_text_and_mask_what_is_past_them(tmp_path: Path, engine: type[ScriptedEngine], stream: bool) -> None:
+    async with scripted_gateway(tmp_path, ["one STOP two", "next"], engine_class=engine) as policy:
         session = await policy.open()
         messages: Messages = [{"role": "user", "content": "x"}]
         async with sdk(session) as client:
-            answer = await say(client, messages, stop=["STOP"])
-            assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("stop", "one ")
+            if stream:
+                chunks = await client.chat.completions.create(model="policy", messages=messages, stop="STOP", stream=True)  # type: ignore[call-overload]
+                said = [chunk.choices[0] async for chunk in chunks]
+                assert ("".join(c.delta.content or "" for c in said), said[-1].finish_reason) == ("one ", "stop")
+                messages.append({"role": "assistant", "content": "one "})
+            else:
+                answer = await say(client, messages, stop=["STOP"])
+                assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("stop", "one ")
             messages.append({"role": "user", "content": "go on"})
             await say(client, messages)
         sealed, turns = await policy.seal()
         check_books(policy, turns)
-        assert policy.tokenizer.decode(turns[0].completion_ids.tolist()) == "one STOP two<|im_end|>"
-        assert turns[0].mask.tolist() == [True] * len("one STOP") + [False] * 5
-        assert sealed.runs["main"].untrainable == {"stop": 5}
+        past = 5 if engine is Overshooting else 0
+        assert policy.tokenizer.decode(turns[0].completion_ids.tolist()) == ("one STOP two<|im_end|>" if past else "one STOP")
+        assert turns[0].mask.tolist() == [True] * len("one STOP") + [False] * past
+        assert sealed.runs["main"].untrainable == ({"stop": past} if past else {})
         assert labels(turns) == ["root", "exact"]
 
 

@@ -141,3 +141,9 @@ async def test_a_session_prefills_only_what_is_new() -> None:
     chunks = await collect(engine, [7, 8, 1, 2, 9])
     assert chunks[-1].cached_tokens == 4
     assert (await engine.status()).prefilled_tokens == 3
+
+
+async def test_stop_strings_end_a_call_at_the_token_that_completes_them() -> None:
+    engine = ScriptedEngine(["one STOP two"], codec=ByteCodec(["<eos>"]), eos_token_id=EOS)
+    chunks = [chunk async for chunk in engine.generate([1], Sampling(max_tokens=64, stop=("STOP", "zzz")), session="s", deadline_s=60)]
+    assert (bytes(ids(chunks)), chunks[-1].finish_reason, chunks[-1].stop_match) == (b"one STOP", "stop", "STOP")
