@@ -17,10 +17,10 @@ class Shape(msgspec.Struct, frozen=True):
 class WarmStart(msgspec.Struct, frozen=True):
     """Supervised learning on demonstrations. At this size the number of updates is the bottleneck, so batches are small."""
 
-    steps: int = 800
+    steps: int = 1000
     batch: int = 16
     """Demonstrations per update; each is seen once."""
-    matrix_lr: float = 0.02
+    matrix_lr: float = 0.015
     """Muon's, for matrices between the embedding and the head."""
     lr: float = 1e-2
     """AdamW's, for the rest."""

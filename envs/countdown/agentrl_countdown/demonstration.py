@@ -1,8 +1,8 @@
-"""Conversations of a player of mixed skill, for warm starts.
+"""Conversations of players of mixed skill, for warm starts.
 
-They show everything that can be done, and no policy worth keeping: some players aim well, others try at random, answer before they know,
-or go on after a hit; some calls are slips. A model that imitates all this starts low, with the skill in it, and reinforcement learning
-has something to find. Tries are never repeated.
+They show everything that can be done, and no policy worth keeping: some tries aim well and most are guesses, some answers come before
+anything is known, some calls are slips. A player who aims says so. A model that imitates all this starts low with the skill in it, and
+reinforcement learning has something to find: what is worth saying, when to answer, and how to aim better.
 """
 
 import json
@@ -15,30 +15,31 @@ from agentrl.episode import ChatMessage, ToolCall
 from agentrl_countdown.calculator import Calculator
 from agentrl_countdown.puzzle import Puzzle, Puzzles
 
+AIMED = "This should work."
+GUESSED = "Let me try."
+
 
 class Skill(msgspec.Struct, frozen=True):
     """Probabilities, each of one decision of a player."""
 
     aims: float
-    """A try is a solution."""
-    narrows: float
-    """A try that is no aimed one lies between the closest results so far."""
+    """A try is a solution; otherwise it is any expression that was not tried before."""
     slips: float
-    """A call is not what the rules ask for."""
+    """A guess is not what the rules ask for."""
     quits: float
     """Answers at random instead of trying on."""
     submits: float
     """Answers with a hit instead of trying on."""
 
 
-EXPERT = Skill(aims=1.0, narrows=0.0, slips=0.0, quits=0.0, submits=1.0)
-NOVICE = Skill(aims=0.3, narrows=0.5, slips=0.03, quits=0.25, submits=0.7)
-EXPERTS = 0.3
+EXPERT = Skill(aims=1.0, slips=0.0, quits=0.0, submits=1.0)
+NOVICE = Skill(aims=0.5, slips=0.03, quits=0.4, submits=0.9)
+EXPERTS = 0.25
 """Share of conversations that an expert leads."""
 
 
 class Player:
-    """Plays one puzzle from the given opening to an answer."""
+    """Plays puzzles of one difficulty."""
 
     def __init__(self, puzzles: Puzzles, calculator: Calculator, *, turns: int) -> None:
         self._puzzles = puzzles
@@ -46,43 +47,29 @@ class Player:
         self._turns = turns
 
     def play(self, puzzle: Puzzle, opening: list[ChatMessage], skill: Skill, rng: Random) -> list[ChatMessage]:
-        """The whole conversation."""
+        """The whole conversation, from the given opening to an answer."""
         said = list(opening)
+        expressions = [text for text, _ in self._puzzles.expressions(puzzle.numbers)]
+        hits = self._puzzles.hits(puzzle)
         tried: list[str] = []
-        for turn in range(self._turns):
-            answer = self._answer(puzzle, tried, skill, rng, last=turn == self._turns - 1)
-            if answer is not None:
-                return [*said, assistant(answer)]
-            tried.append(self._try(puzzle, tried, skill, rng))
-            said += self._call(puzzle, tried[-1] if rng.random() >= skill.slips else _slip(tried.pop(), rng))
-        raise AssertionError("the last turn answers")
+        while len(tried) < self._turns - 1:
+            hit = bool(tried) and tried[-1] in hits
+            if rng.random() < (skill.submits if hit else skill.quits):
+                return [*said, assistant(tried[-1] if hit else rng.choice(expressions))]
+            fresh_hits = [text for text in hits if text not in tried]
+            aims = bool(fresh_hits) and rng.random() < skill.aims
+            expression = rng.choice(fresh_hits if aims else [text for text in expressions if text not in tried] or expressions)
+            if not aims and rng.random() < skill.slips:
+                expression = _slip(expression, rng)
+            said += self._call(puzzle, AIMED if aims else GUESSED, expression)
+            tried.append(expression)
+        return [*said, assistant(tried[-1] if tried and tried[-1] in hits else rng.choice(expressions))]
 
-    def _answer(self, puzzle: Puzzle, tried: list[str], skill: Skill, rng: Random, *, last: bool) -> str | None:
-        if tried and tried[-1] in self._puzzles.hits(puzzle) and rng.random() < skill.submits:
-            return tried[-1]
-        if last or rng.random() < skill.quits:
-            return rng.choice(self._puzzles.expressions(puzzle.numbers))[0]
-        return None
-
-    def _try(self, puzzle: Puzzle, tried: list[str], skill: Skill, rng: Random) -> str:
-        if rng.random() < skill.aims:
-            return rng.choice(self._puzzles.hits(puzzle))
-        expressions = dict(self._puzzles.expressions(puzzle.numbers))
-        fresh = [text for text in expressions if text not in tried] or list(expressions)
-        if rng.random() < skill.narrows:
-            below = max((expressions[text] for text in tried if expressions[text] < puzzle.target), default=None)
-            above = min((expressions[text] for text in tried if expressions[text] > puzzle.target), default=None)
-            between = [
-                text for text in fresh if (below is None or expressions[text] > below) and (above is None or expressions[text] < above)
-            ]
-            return rng.choice(between or fresh)
-        return rng.choice(fresh)
-
-    def _call(self, puzzle: Puzzle, expression: str) -> list[ChatMessage]:
+    def _call(self, puzzle: Puzzle, words: str, expression: str) -> list[ChatMessage]:
         call = ToolCall(id="call", name="calc", arguments=json.dumps({"expression": expression}))
-        return [assistant(calls=[call]), tool_result(call, self._calculator.told(expression, puzzle))]
+        return [assistant(words, calls=[call]), tool_result(call, self._calculator.told(expression, puzzle))]
 
 
 def _slip(expression: str, rng: Random) -> str:
-    """A number missing at the end, or another number in its place."""
-    return expression[:-1] if rng.random() < 0.5 else expression[:-1] + str(rng.randint(1, 9))
+    """A number missing at the end, or another one in its place."""
+    return expression[:-1] + rng.choice(["", str(rng.randint(1, 9))])

@@ -38,10 +38,10 @@ class Puzzles:
 
     def stream(self, *, held_out: bool) -> Iterator[Puzzle]:
         """Each one once. A hand's targets are spread over the stream."""
-        hands = range((self.config.highest - self.config.lowest + 1) ** self.config.numbers)
+        hands = (self.config.highest - self.config.lowest + 1) ** self.config.numbers
         for turn in itertools.count():
             more = False
-            for index in _strided(len(hands)):
+            for index in _strided(hands):
                 numbers = self._hand(index)
                 if _is_held_out(numbers) != held_out:
                     continue
