@@ -21,6 +21,7 @@ from agentrl.ledger.entry import (
     Refused,
     Rejected,
     Resumed,
+    Retired,
     Running,
     Scored,
     ScoredRun,
@@ -72,7 +73,7 @@ class Books:
         self.epochs: dict[int, int] = {}
         self._pending: dict[int, Minibatch] = {}
         self._fed_in: dict[str, int] = {}
-        self._consumed: dict[int, int] = {}
+        self._consumed: dict[int, str] = {}
         self.tasks: dict[tuple[str, int, str], None] = {}
         self.counts: Counter[str] = Counter()
         self.ended: str | None = None
@@ -111,6 +112,9 @@ class Books:
                 self.epochs[entry.epoch] = entry.tasks
             case Evaluated():
                 self.counts["evaluations"] += 1
+            case Retired():
+                for number in entry.groups:
+                    self._consume(at, number, "a resume")
             case BatchMade() | Trained() | Checkpointed() | Served() | Resumed() | Ended():
                 self._standing(at, standing)
 
@@ -164,9 +168,7 @@ class Books:
         batch = entry.batch
         self.counts["batches"] += 1
         for number in (*entry.dropped, *(number for share in entry.groups for number in share)):
-            if number in self._consumed:
-                self.problem(f"{at}: group {number} was consumed by batches {self._consumed[number]} and {batch.number}")
-            self._consumed[number] = batch.number
+            self._consume(at, number, f"batch {batch.number}")
         for minibatch in batch.minibatches:
             if minibatch.step in self._pending:
                 self.problem(f"{at}: step {minibatch.step} was fed twice")
@@ -177,6 +179,11 @@ class Books:
             if tokens != minibatch.trained_tokens:
                 self.problem(f"{at}: step {minibatch.step} has a denominator of {minibatch.trained_tokens} for {tokens} trained tokens")
             self.counts["trained_tokens"] += tokens
+
+    def _consume(self, at: str, group: int, by: str) -> None:
+        if group in self._consumed:
+            self.problem(f"{at}: group {group} was consumed by {self._consumed[group]} and by {by}")
+        self._consumed[group] = by
 
     def _feed(self, at: str, episode: str, runs: set[str], oldest: int) -> int:
         """The tokens that an episode gives."""

@@ -105,6 +105,12 @@ class BatchMade(Entry, frozen=True):
     """Numbers of the groups that the batch consumed without a token to train."""
 
 
+class Retired(Entry, frozen=True):
+    """Dropped groups of steps that a resume took back, too old to be counted by another step."""
+
+    groups: tuple[int, ...]
+
+
 class Trained(Entry, frozen=True):
     """The optimizer made update `step`: the episodes of that minibatch are trained."""
 
@@ -162,6 +168,7 @@ AnyEntry = (
     | Refused
     | EpochEnded
     | BatchMade
+    | Retired
     | Trained
     | Published
     | Served

@@ -25,6 +25,7 @@ from agentrl.ledger.entry import (
     Refused,
     Rejected,
     Resumed,
+    Retired,
     Running,
     Scored,
     ScoredRun,
@@ -170,6 +171,8 @@ class State:
                 self._rejected(entry)
             case BatchMade():
                 self._batch_made(entry)
+            case Retired():
+                self._retired(entry)
             case Trained():
                 self._trained(entry)
             case Published():
@@ -246,14 +249,21 @@ class State:
     def _rejected(self, entry: Rejected) -> None:
         member = self.episodes.get(entry.episode)
         scored = member is not None and member.status == "scored"
-        if scored and not entry.final:
-            raise LedgerError(f"episode {entry.episode} is scored; its member cannot be issued again")
+        if scored and not entry.final and self._is_fed(entry.episode):
+            raise LedgerError(f"episode {entry.episode} is with the trainer; its member cannot be issued again")
         member = self._move(entry.episode, "rejected")
         member.final, member.reason = entry.final, entry.reason
         member.faults += entry.fault
         self.tally[f"rejected {entry.reason}"] += 1
         if entry.final and not scored:
             self._close(self.groups[member.group])
+        elif not entry.final and self.ready.pop(member.group, None) is not None:
+            self.open_groups += 1
+
+    def _is_fed(self, episode: str) -> bool:
+        if self.batch is None:
+            return False
+        return any(self.episodes[episode].group in share for share in self.batch.groups)
 
     def _close(self, group: Group) -> None:
         if group.split == "train" and group.closed:
@@ -292,6 +302,14 @@ class State:
         self.steps_done = entry.step
         if entry.step == self.steps_made:
             self.batch = None
+
+    def _retired(self, entry: Retired) -> None:
+        for number in entry.groups:
+            if number not in self.ready or any(member.status == "scored" for member in self.ready[number].members.values()):
+                raise LedgerError(f"group {number} cannot be retired: it is not closed, was consumed, or can be trained")
+        for number in entry.groups:
+            del self.ready[number]
+            self._forget(number)
 
     def _forget(self, number: int) -> None:
         group = self.groups.pop(number)

@@ -25,6 +25,7 @@ from agentrl.rollout.evaluation import EvaluationResult, Evaluator
 from agentrl.rollout.feed import Feed
 from agentrl.rollout.observer import Observer, StepEvent
 from agentrl.rollout.policy import Policy, Progress
+from agentrl.rollout.recovery import recover
 from agentrl.rollout.schedule import Schedule
 from agentrl.rollout.sealing import Sealer, Sealing
 from agentrl.rollout.wire import EpisodeDone, Heartbeat, HeartbeatReply, LeaseReply, LeaseRequest, TaskPage, TaskRequest
@@ -108,6 +109,8 @@ class Controller:
         state = ledger.state
         self._ledger = ledger
         self._plan = plan
+        self._policy = policy
+        self._comparison = comparison
         self._observer = observer = observer or Observer()
         self._bell = Bell()
         self._start_step, self._start_version = state.steps_done, state.served_version
@@ -153,7 +156,7 @@ class Controller:
 
     async def run(self) -> str:
         """Train to the last step, or until stopped; the reason of the end. Every lease is terminal then. Raises what made the run fail."""
-        self._work.recover()
+        recover(self._ledger, self._work, self._policy, self._comparison)
         self._feed.close_all_ready()
         async with self._services():
             await self._train()
@@ -265,6 +268,7 @@ class Controller:
                 tasks.start_soon(self._coordinator.run)
                 tasks.start_soon(self._ledger.tend, self._plan.tend_s)
                 tasks.start_soon(self._raise_failure)
+                self._dispatcher.open()
                 yield
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as failures:

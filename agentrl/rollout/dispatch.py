@@ -22,6 +22,8 @@ from agentrl.rollout.wire import EpisodeDone, Heartbeat, HeartbeatReply, Lease, 
 from agentrl.rollout.work import Work, WorkList
 
 LONGEST_POLL_S = 60.0
+LEASES_PER_REPLY = 128
+"""A worker with more room asks again; one huge grant would hold the loop."""
 
 
 class Supply(Protocol):
@@ -97,7 +99,7 @@ class Dispatcher:
         self._held: dict[str, _Held] = {}
         self._workers: dict[str, _Worker] = {}
         self._deadlines: list[tuple[float, str]] = []
-        self._closed = False
+        self._open = False
         self._stopped = False
 
     @property
@@ -119,11 +121,12 @@ class Dispatcher:
         worker = self._workers.get(request.worker)
         if worker is not None and worker.retired:
             return None if worker.held else LeaseReply(stop=True)
-        if self._closed:
+        if not self._open:
             return None
-        self._supply.supply(request.capacity)
+        room = min(request.capacity, LEASES_PER_REPLY)
+        self._supply.supply(room)
         leases: list[Lease] = []
-        while len(leases) < request.capacity and (work := self._work.take()) is not None:
+        while len(leases) < room and (work := self._work.take()) is not None:
             leases.append(self._grant(work, request.worker))
         if leases:
             self._ledger.record(*(Running(lease.episode, request.worker) for lease in leases))
@@ -218,9 +221,14 @@ class Dispatcher:
         for held in list(self._held.values()):
             self._forget(held)
 
+    def open(self) -> None:
+        """Begin to lease: what an earlier controller left is settled."""
+        self._open = True
+        self._bell.ring()
+
     def close(self) -> None:
         """Lease nothing more; what is out may finish."""
-        self._closed = True
+        self._open = False
 
     def stop(self) -> None:
         """Tell every worker that asks that the run is over."""

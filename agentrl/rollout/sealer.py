@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 
 from agentrl.episode import EpisodeRecord, Sealed
-from agentrl.errors import GatewayError
+from agentrl.errors import GatewayError, boundary
 from agentrl.gateway.control import Discard
 
 R = TypeVar("R")
@@ -38,8 +38,9 @@ class GatewaySealer:
         try:
             async with self._http.post(self._url + path, data=msgspec.msgpack.encode(message)) as reply:
                 body = await reply.read()
-        except aiohttp.ClientError as cause:
+        except (aiohttp.ClientError, OSError) as cause:
             raise GatewayError(f"the gateway at {self._url} did not answer {path}: {cause or type(cause).__name__}") from cause
         if reply.status != 200:
             raise GatewayError(f"the gateway refused {path} with {reply.status}: {body[:500].decode(errors='replace')}")
-        return msgspec.msgpack.decode(body, type=answer)
+        with boundary(GatewayError, f"read the gateway's answer to {path}"):
+            return msgspec.msgpack.decode(body, type=answer)

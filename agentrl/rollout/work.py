@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.env.seed import derive
 from agentrl.episode import EpisodeKey
-from agentrl.ledger import Group, Ledger
+from agentrl.ledger import Group, Ledger, Member
 from agentrl.ledger.entry import Issued, Rejected, Split
 from agentrl.rollout.observer import EpisodeEvent, Observer
 
@@ -113,24 +113,15 @@ class WorkList:
         self._waiting.clear()
         self._out.clear()
 
-    def recover(self) -> None:
-        """After a restart: whatever the last controller had in flight, or had interrupted, is issued again."""
-        for group in list(self._ledger.state.groups.values()):
-            for member in list(group.members.values()):
-                if member.terminal:
-                    continue
-                if group.split == "eval":
-                    self._ledger.record(Rejected(member.episode, "interrupted"))
-                    continue
-                task = _decode(self._ledger.task(group.task_id))
-                successor = self._next_attempt(
-                    Work(member.episode, member.key, group.split, group.index, group.size, task, group_seed=0, seed=0)
-                )
-                if member.status == "rejected":
-                    self._ledger.record(successor.entry)
-                else:
-                    self._ledger.record(Rejected(member.episode, "interrupted", final=False), successor.entry)
-                self._waiting.append(successor)
+    def renew(self, member: Member, reason: str) -> None:
+        """Issue a member again, from the journal's copy of its task."""
+        group = self._ledger.state.groups[member.group]
+        task = _decode(self._ledger.task(group.task_id))
+        key = msgspec.structs.replace(member.key, attempt=member.key.attempt + 1)
+        successor = self._work(key, group.split, group.index, group.size, task)
+        rejected = [] if member.status == "rejected" else [Rejected(member.episode, reason, final=False)]
+        self._ledger.record(*rejected, successor.entry)
+        self._waiting.append(successor)
 
     def _look_at_group(self, episode: str) -> None:
         group = self._ledger.state.group_of(episode)

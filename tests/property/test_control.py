@@ -100,6 +100,24 @@ def test_a_killed_run_resumes_without_loss(world: World, window: int, data: st.D
     assert [event.step for event in seen.evaluations][-1] == 10
 
 
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_resume_makes_no_steps_of_data_too_old_to_train(window: int, tmp_path: Path) -> None:
+    """Their groups are generated anew instead of being consumed as so many steps without an update."""
+    world, plan, seen = World(seed=4, equal_reward_rate=0.0, step_s=1.0), plan_of(Schedule(steps=60, groups_per_step=3)), Seen()
+    for kill_after in (300.0, None):
+        ledger = Ledger.open(tmp_path / "ledger.sqlite", now=lambda: 0.0)
+        steps = ledger.state.steps_done
+        ledger.resume_from(0)
+        seen.trained, seen.batches = {}, []
+        run_simulation(lambda k=kill_after, led=ledger: killed(simulate(world, plan, Window(window), led, seen=seen), k), 4)
+        ledger.close()
+    assert steps > 10
+    assert all(batch.trained_tokens for batch in seen.batches)
+    report = audit(tmp_path)
+    assert (report.problems, report.steps) == ((), 60)
+    assert report.lost_attempts["stale"] > 0
+
+
 async def killed(run: Coroutine[Any, Any, Any], after_s: float | None) -> None:
     with anyio.move_on_after(math.inf if after_s is None else after_s):
         await run

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agentrl.ledger import Ledger, judge
 from agentrl.ledger.audit import audit
-from agentrl.ledger.entry import Checkpointed, Done, EpochEnded, Published, Refused, Rejected, Running, Scored, Served, Trained
+from agentrl.ledger.entry import Checkpointed, Done, EpochEnded, Published, Refused, Rejected, Retired, Running, Scored, Served, Trained
 from agentrl.objective import advantage_of
 from tests.unit.ledger.build import batch, issued, scored_run
 
@@ -83,6 +83,20 @@ class LedgerMachine(RuleBasedStateMachine):
                 kept.append(number)
         dropped = tuple(number for number in numbers if number not in kept)
         ledger.record(batch(ledger, [kept[:cut], kept[cut:]], dropped=dropped))
+
+    @precondition(lambda self: self.ledger.state.ready)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        """As a restart does with what is too old to train."""
+        state = self.ledger.state
+        group = data.draw(st.sampled_from(list(state.ready.values())))
+        scored = [member for member in group.members.values() if member.status == "scored"]
+        if not scored:
+            self.ledger.record(Retired((group.number,)))
+            return
+        key = scored[0].key
+        again = issued(key.task_id, key.member, size=group.size, attempt=key.attempt + 1, epoch=key.epoch, index=group.index)
+        self.ledger.record(Rejected(scored[0].episode, "stale", final=False), again)
 
     @precondition(lambda self: self.ledger.state.batch is not None)
     @rule()

@@ -99,7 +99,7 @@ def test_an_episode_trained_twice_is_named(tmp_path: Path) -> None:
         db.execute("INSERT INTO entries VALUES (?, 0, 'BatchMade', ?)", (top + 1, again))
     problems = audit(tmp_path).problems
     assert any("episode a.0.0 was fed and is trained" in problem for problem in problems)
-    assert any("group 0 was consumed by batches 1 and 2" in problem for problem in problems)
+    assert any("group 0 was consumed by batch 1 and by batch 2" in problem for problem in problems)
 
 
 def test_a_live_run_with_episodes_out_is_clean(tmp_path: Path) -> None:

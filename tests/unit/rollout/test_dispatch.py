@@ -58,6 +58,7 @@ class Desk:
             observer=self.log,
             bell=self.bell,
         )
+        self.dispatcher.open()
 
     def supply(self, room: int) -> None: ...
 
