@@ -18,6 +18,7 @@ from agentrl.ledger.entry import (
     Published,
     Refused,
     Rejected,
+    Retired,
     Running,
     Scored,
     Served,
@@ -202,3 +203,44 @@ def test_a_newer_schema_is_refused(ledger: Ledger, tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(LedgerError, match="schema 99"):
         Ledger.open(tmp_path / "ledger.sqlite")
+
+
+def test_a_full_disk_is_said_plainly_and_nothing_written_is_lost(tmp_path: Path) -> None:
+    """SQLite's own bound on the file's pages meets the same error as a full disk."""
+    ledger = Ledger.open(tmp_path / "ledger.sqlite")
+    ledger._journal._db.execute("PRAGMA max_page_count = 12")
+    with pytest.raises(LedgerError, match="free disk space"):
+        fill(ledger)
+    with pytest.raises(LedgerError, match="resume the run"):
+        ledger.record(Published(0))
+    written = ledger.position
+    again = reopened(ledger, tmp_path / "ledger.sqlite")
+    assert again.position == written
+    assert len(again.state.episodes) == written
+    again.record(Published(0))
+
+
+def test_what_is_too_old_to_train_is_issued_again_and_its_group_reopens(ledger: Ledger) -> None:
+    number = scored_group(ledger, "t", [0.0, 1.0])
+    ledger.record(Rejected(name("t", 0), "stale", final=False), issued("t", 0, size=2, attempt=1))
+    assert number not in ledger.state.ready
+    assert ledger.state.open_groups == 1
+    score(ledger, name("t", 0, 1), scored_run("again", 0.0))
+    assert list(ledger.state.ready) == [number]
+    ledger.record(batch(ledger, [[number]]))
+    with pytest.raises(LedgerError, match="with the trainer"):
+        ledger.record(Rejected(name("t", 1), "stale", final=False))
+
+
+def test_only_closed_groups_without_a_scored_member_are_retired(ledger: Ledger) -> None:
+    number = scored_group(ledger, "t", [1.0, 1.0])
+    with pytest.raises(LedgerError, match="cannot be retired"):
+        ledger.record(Retired((number,)))
+    ledger.record(Rejected(name("t", 0), "equal_rewards"), Rejected(name("t", 1), "equal_rewards"))
+    ledger.record(Retired((number,)))
+    assert ledger.state.groups == {}
+
+
+def fill(ledger: Ledger) -> None:
+    for task in range(10_000):
+        ledger.record(issued(f"t{task}", 0, size=1, index=task), tasks={f"t{task}": b"x" * 500})
