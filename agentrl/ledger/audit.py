@@ -4,9 +4,9 @@ It reads the entries alone and adds them up in its own way, not with the state t
 vouch for itself. It works on a live run, a dead one and a copy.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -136,16 +136,19 @@ def _report(books: Books, *, resumes: int, blobs_checked: int) -> AuditReport:
 
 
 def _deciles(scored: list[Account]) -> tuple[Decile, ...]:
-    ordered = sorted(scored, key=lambda account: account.sampled)
-    cuts = [len(ordered) * tenth // 10 for tenth in range(11)]
-    return tuple(_decile(ordered[start:end]) for start, end in pairwise(cuts) if end > start)
+    """Equal lengths share a tenth, so with few different lengths some tenths are empty and left out."""
+    lengths = sorted(account.sampled for account in scored)
+    parts: dict[int, list[Account]] = {}
+    for account in scored:
+        parts.setdefault(10 * bisect_left(lengths, account.sampled) // len(lengths), []).append(account)
+    return tuple(_decile(part) for _, part in sorted(parts.items()))
 
 
 def _decile(part: list[Account]) -> Decile:
     kept = sum(account.fed + account.masked for account in part)
     stale = sum(account.reason == "stale" for account in part)
     return Decile(
-        longest=part[-1].sampled,
+        longest=max(account.sampled for account in part),
         episodes=len(part),
         trained=sum(account.status == "trained" for account in part) / len(part),
         dropped=(sum(account.status == "rejected" for account in part) - stale) / len(part),

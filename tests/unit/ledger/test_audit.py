@@ -57,12 +57,11 @@ def test_a_good_run_is_clean_and_counted(tmp_path: Path) -> None:
     assert report.to_dict()["clean"] is True
 
 
-def test_deciles_are_ordered_by_length(tmp_path: Path) -> None:
+def test_equal_lengths_share_a_decile(tmp_path: Path) -> None:
     good_run(tmp_path)
     deciles = audit(tmp_path).deciles
-    assert sum(decile.episodes for decile in deciles) == 6
-    assert [decile.longest for decile in deciles] == [10, 10, 10, 10, 20, 30]
-    assert deciles[-1].trained == 1.0
+    assert [(decile.longest, decile.episodes) for decile in deciles] == [(10, 4), (20, 1), (30, 1)]
+    assert [(decile.trained, decile.dropped) for decile in deciles] == [(0.5, 0.5), (1.0, 0.0), (1.0, 0.0)]
 
 
 @pytest.mark.parametrize(
