@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agentrl.episode import EpisodeRecord
 from agentrl.errors import AgentRLError
-from agentrl.gateway import chat
+from agentrl.gateway import chat, chat_answer
 from agentrl.gateway.call import Call
 from agentrl.gateway.control import Discard, Session, SessionSpec
 from agentrl.gateway.gateway import Gateway
@@ -94,10 +94,10 @@ class _Face:
             gateway.leave(session, call, delivered=delivered)
 
     async def models(self, request: web.Request) -> web.Response:
-        return web.json_response(chat.models(self._gateway.context_length))
+        return web.json_response(chat_answer.models(self._gateway.context_length))
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(chat.model(request.match_info["model"], self._gateway.context_length))
+        return web.json_response(chat_answer.model(request.match_info["model"], self._gateway.context_length))
 
     async def open(self, request: web.Request) -> web.Response:
         session = self._gateway.open(await self._control(request, SessionSpec))
@@ -163,7 +163,7 @@ async def _whole(request: web.Request, call: Call, asked: chat.ChatRequest, keep
             await early.write(b" ")
     if call.outcome is None:
         return _failed(request, call, early)
-    body = chat.completion(call, call.outcome, asked.model)
+    body = chat_answer.completion(call, call.outcome, asked.model)
     if early is None:
         return await _sent(request, web.Response(body=body, content_type=_JSON))
     await early.write(body)
@@ -171,7 +171,7 @@ async def _whole(request: web.Request, call: Call, asked: chat.ChatRequest, keep
 
 
 async def _stream(request: web.Request, call: Call, asked: chat.ChatRequest, keepalive_s: float) -> tuple[web.StreamResponse, bool]:
-    writer = chat.ChunkWriter(call, asked.model, include_usage=asked.include_usage)
+    writer = chat_answer.ChunkWriter(call, asked.model, include_usage=asked.include_usage)
     response: web.StreamResponse | None = None
     heard = 0
     while not (call.ended and heard == len(call.deltas)):
@@ -219,7 +219,7 @@ def _failed(request: web.Request, call: Call, begun: web.StreamResponse | None) 
 
 
 def _refused(refusal: Refusal) -> web.Response:
-    return web.Response(status=refusal.status, body=chat.error(refusal), content_type=_JSON)
+    return web.Response(status=refusal.status, body=chat_answer.error(refusal), content_type=_JSON)
 
 
 def _packed(value: object) -> web.Response:

@@ -5,15 +5,15 @@ ordinary tokens that spell `<tool_call>` are text; words without a token of thei
 streamed and whole replies. A call that does not parse stays in the text, where the model and the scaffold can see it, and is counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from agentrl.episode import ChatMessage, FinishReason, ToolCall
 from agentrl.gateway.format import Marks, ReplyFormat
-from agentrl.gateway.stops import first_stop
+from agentrl.gateway.pieces import Detokenizer, Piece, StopScan, overlap, text_pieces
 from agentrl.gateway.tokenizer import Tokenizer
 
 
@@ -42,12 +42,6 @@ class Parser(Protocol):
     def finish(self, reason: FinishReason) -> list[Delta]: ...
 
     def reply(self) -> ChatMessage: ...
-
-
-class _Item(NamedTuple):
-    text: str
-    mark: bool
-    """The text is a marking word that came as one token."""
 
 
 class _Call(msgspec.Struct):
@@ -94,8 +88,8 @@ class ReplyParser:
         self._marks = {tokenizer.added[word]: word for word in words if word in tokenizer.added}
         self._by_id = frozenset(self._marks.values())
         self._end_ids = end_ids
-        self._text = _Detokenizer(tokenizer)
-        self._scan = _StopScan(stops)
+        self._text = Detokenizer(tokenizer)
+        self._scan = StopScan(stops)
         self._state: Literal["start", "reasoning", "content", "call"] = "reasoning" if format.opened else "start"
         self._held = ""
         self._call = ""
@@ -117,7 +111,7 @@ class ReplyParser:
         return self._drain()
 
     def finish(self, reason: FinishReason) -> list[Delta]:
-        for item in self._scan.feed(_text_items(self._text.flush())):
+        for item in self._scan.feed(text_pieces(self._text.flush())):
             self._take(item)
         for item in self._scan.flush():
             self._take(item)
@@ -139,9 +133,9 @@ class ReplyParser:
             tool_calls=tuple(self._calls),
         )
 
-    def _items(self, ids: Sequence[int]) -> Iterator[_Item]:
+    def _items(self, ids: Sequence[int]) -> Iterator[Piece]:
         if not self._marks and not (ids and ids[-1] in self._end_ids):
-            yield from _text_items(self._text.feed(ids))
+            yield from text_pieces(self._text.feed(ids))
             return
         run: list[int] = []
         for token in ids:
@@ -150,12 +144,12 @@ class ReplyParser:
             if token not in self._marks:
                 run.append(token)
                 continue
-            yield from _text_items(self._text.feed(run) + self._text.flush())
+            yield from text_pieces(self._text.feed(run) + self._text.flush())
             run = []
-            yield _Item(self._marks[token], True)
-        yield from _text_items(self._text.feed(run))
+            yield Piece(self._marks[token], True)
+        yield from text_pieces(self._text.feed(run))
 
-    def _take(self, item: _Item) -> None:
+    def _take(self, item: Piece) -> None:
         if item.mark and self._state == "start" and item.text != self._expected():
             self._state = "content"
         if item.mark and item.text == self._expected():
@@ -193,7 +187,7 @@ class ReplyParser:
             self._emit(before)
             self._cross()
             return True
-        hold = _overlap(self._held, word)
+        hold = overlap(self._held, word)
         text, self._held = self._held[: len(self._held) - hold], self._held[len(self._held) - hold :]
         self._emit(text)
         return False
@@ -267,82 +261,3 @@ class ReplyParser:
 
 def _words(marks: Marks | None) -> tuple[str, ...]:
     return () if marks is None else (marks.open, marks.close)
-
-
-def _text_items(text: str) -> Iterator[_Item]:
-    if text:
-        yield _Item(text, False)
-
-
-def _overlap(text: str, word: str) -> int:
-    """Length of the longest end of `text` that begins `word`."""
-    return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if word.startswith(text[-n:])), 0)
-
-
-class _Detokenizer:
-    """Ids to text piece by piece; a character torn between tokens waits for its rest."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._said = 0
-        """Ids whose text was given out; those before it are kept for context until text follows them."""
-
-    def feed(self, ids: Sequence[int], *, final: bool = False) -> str:
-        self._ids += ids
-        if len(self._ids) == self._said:
-            return ""
-        known = self._tokenizer.decode(self._ids[: self._said]) if self._said else ""
-        text = self._tokenizer.decode(self._ids)
-        if text.endswith("\ufffd") and not final:
-            return ""
-        del self._ids[: self._said]
-        self._said = len(self._ids)
-        return text[len(known) :]
-
-    def flush(self) -> str:
-        text = self.feed((), final=True)
-        self._ids, self._said = [], 0
-        return text
-
-
-class _StopScan:
-    """Lets items through up to the first stop string, holding back what could be the beginning of one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [stop for stop in stops if stop]
-        self._pending: list[_Item] = []
-        self.matched = False
-
-    def feed(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        if not self._stops:
-            yield from items
-            return
-        for item in items:
-            if self.matched:
-                return
-            self._pending.append(item)
-            text = "".join(held.text for held in self._pending)
-            stop = first_stop(text, self._stops)
-            self.matched = stop is not None
-            yield from self._release(len(text) - max(_overlap(text, stop) for stop in self._stops) if stop is None else stop.start)
-            if self.matched:
-                self._pending = []
-
-    def flush(self) -> list[_Item]:
-        pending, self._pending = self._pending, []
-        return pending
-
-    def _release(self, count: int) -> Iterator[_Item]:
-        while self._pending and count > 0:
-            item = self._pending[0]
-            if len(item.text) <= count:
-                self._pending.pop(0)
-                count -= len(item.text)
-                yield item
-                continue
-            if item.mark and not self.matched:
-                return
-            self._pending[0] = _Item(item.text[count:], False)
-            count = 0
-            yield _Item(item.text[: len(item.text) - len(self._pending[0].text)], False)

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.gateway.call import Call, Outcome
-from agentrl.gateway.chat import ChatRequest, completion
+from agentrl.gateway.chat import ChatRequest
+from agentrl.gateway.chat_answer import completion
 from agentrl.gateway.control import SessionSpec
 from agentrl.gateway.session import OpenSession
 from agentrl.testing.gateway import ScriptedPolicy, scripted_gateway
