@@ -40,8 +40,9 @@ def run(words: Sequence[str]) -> int:
     folder = RunFolder.open(own.resume) if own.resume else None
     config = load_config(rest, toml=folder.config if folder else own.config)
     name = config.name or default_name(config)
+    # An environment that cannot be made is refused before there is a folder.
+    make(config.env_name, config.env_settings)
     if own.dry_run:
-        make(config.env_name, config.env_settings)
         print("\n".join(placement(config)) + "\n")
         print(tomli_w.dumps(as_tree(config)), end="")
         return 0
