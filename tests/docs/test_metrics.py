@@ -47,4 +47,5 @@ def _any(kind: type[msgspec.Struct]) -> msgspec.Struct:
 def test_every_metric_is_explained(tmp_path: Path) -> None:
     explained = set(re.findall(r"`(\w+)`|kind \"(\w+)\"", PAGE.read_text(encoding="utf-8")))
     names = {name for pair in explained for name in pair}
-    assert not whole_run(tmp_path / "metrics.jsonl") - names
+    missing = sorted(whole_run(tmp_path / "metrics.jsonl") - names)
+    assert not missing, f"docs/metrics.md does not explain {', '.join(missing)}"
