@@ -1,4 +1,4 @@
-"""A micro-batch: some rows packed, with the columns of their trained tokens that the objective and the metrics read."""
+"""A micro-batch: some rows packed together, with the columns of their trained tokens that the objective and the metrics read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.train.packing import Packed, Ragged, micro_batches, pack
+from agentrl.train.forest import micro_batches
+from agentrl.train.packing import Packed, Ragged, pack
 from agentrl.train.rows import TrainRow
 
 
@@ -25,17 +26,19 @@ class MicroBatch:
 
 
 def cut(rows: Sequence[TrainRow], weights: Mapping[str, float], *, budget: int, device: torch.device) -> Iterator[MicroBatch]:
-    """The rows in micro-batches of at most `budget` tokens each. `weights`: of each token of an agent run."""
-    for indices in micro_batches([len(found.row) for found in rows], budget):
-        yield _micro_batch([rows[index] for index in indices], weights, device)
+    """The rows in micro-batches of at most `budget` tokens each, shared ones counted once. `weights`: of each token of an agent run."""
+    ragged = [Ragged(found.row.token_ids, found.row.trained, found.row.temperature) for found in rows]
+    for indices in micro_batches([row.context for row in ragged], budget):
+        packed = pack([ragged[index] for index in indices], device)
+        yield _micro_batch([rows[index] for index in indices], packed, weights)
 
 
-def _micro_batch(rows: Sequence[TrainRow], weights: Mapping[str, float], device: torch.device) -> MicroBatch:
+def _micro_batch(rows: Sequence[TrainRow], packed: Packed, weights: Mapping[str, float]) -> MicroBatch:
     def column(of: Callable[[TrainRow], NDArray[np.float32] | NDArray[np.int64]]) -> Tensor:
-        return torch.from_numpy(np.concatenate([of(found)[found.row.trained] for found in rows])).to(device)
+        return torch.from_numpy(np.concatenate([of(found)[found.row.trained] for found in rows])).to(packed.token_ids.device)
 
     return MicroBatch(
-        packed=pack([Ragged(found.row.token_ids, found.row.trained, found.row.temperature) for found in rows], device),
+        packed=packed,
         sampler_logprobs=column(lambda found: found.row.sampler_logprobs),
         advantage=column(lambda found: found.row.advantage),
         weight=column(lambda found: np.full(len(found.row), weights[found.row.agent_run], np.float32)),

@@ -9,14 +9,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from agentrl.errors import CheckpointError, ConfigError, boundary
-from agentrl.train.attention import PACKED, register, segments
+from agentrl.train.attention import PACKED, register
+from agentrl.train.forest import LEAST_SHARED
 from agentrl.train.head import HeadOutput, logprobs_of
-from agentrl.train.packing import Packed
+from agentrl.train.packing import Packed, Ragged, pack
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -58,29 +60,35 @@ class PolicyModel:
 
     @torch.no_grad()
     def _prove_packing(self) -> None:
-        """Two short sequences packed must score as each does alone through the model's own attention and head.
+        """Short rows packed, two of them with one beginning, must score as each does alone through the model's own attention and head.
 
         It catches windows, masks, scaled or capped logits and whatever else a new architecture may bring.
         """
-        lengths = (5, 3)
-        vocab = self.model.get_output_embeddings().weight.shape[0]
-        token_ids = (torch.arange(1, 9, device=self.device) * 7919 % vocab)[None]
-        position = torch.cat([torch.arange(n, device=self.device) for n in lengths])[None]
+        rows = _proof_rows(self.model.get_output_embeddings().weight.shape[0])
         self.model.set_attn_implementation("eager")
-        alone = [self.model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1) for ids in token_ids.split(lengths, 1)]
+        alone = torch.cat([self._alone(row) for row in rows])
         self.model.set_attn_implementation(PACKED)
         with boundary(ConfigError, f"{type(self.model).__name__} cannot be trained on packed rows"):
-            hidden = self._hidden(token_ids, position, packed=segments(lengths, self.device))[0]
-            head = self.model.get_output_embeddings()
-            targets, temperature = token_ids[0].roll(-1), torch.ones(8, device=self.device)
-            packed = logprobs_of(hidden, head.weight, getattr(head, "bias", None), targets, temperature).logprobs
-            expected = torch.cat(alone).gather(1, targets[:, None])[:, 0]
-            gap = float((packed - expected).abs().max())
+            gap = float((self.logprobs(pack(rows, self.device)).logprobs - alone).abs().max())
         if not gap < (1e-3 if self.dtype == torch.float32 else 0.3):
             raise ConfigError(
                 f"{type(self.model).__name__} gives other logprobs on packed rows than alone (by {gap:.2g} nats); "
                 "use a model with full attention and a plain head, such as Llama, Qwen2, Qwen3 or SmolLM2"
             )
+
+    def _alone(self, row: Ragged) -> Tensor:
+        """[tokens - 1] as transformers scores it."""
+        token_ids = torch.from_numpy(row.token_ids.astype(np.int64)).to(self.device)
+        logprobs = self.model(input_ids=token_ids[None], use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        scored: Tensor = logprobs.gather(1, token_ids[1:, None])[:, 0]
+        return scored
+
+
+def _proof_rows(vocab: int) -> list[Ragged]:
+    """One row apart, and two that share what is worth sharing and then go on differently."""
+    tokens = (np.arange(1, 3 * LEAST_SHARED) * 7919 % vocab).astype(np.int32)
+    found = [tokens[-5:], tokens[: LEAST_SHARED + 4], np.concatenate([tokens[: LEAST_SHARED + 1], tokens[-7:]])]
+    return [Ragged(ids, np.arange(len(ids)) > 0, np.ones(len(ids), np.float32)) for ids in found]
 
 
 def load_model(folder: Path, *, dtype: Dtype, device: torch.device, gradient_checkpointing: bool = False) -> PolicyModel:

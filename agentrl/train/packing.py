@@ -1,7 +1,4 @@
-"""From ragged rows to micro-batches of one packed row each: no padding, under a token budget.
-
-The rows are sorted by length first, so that neighbours in a packed row are of like length, which is what its attention wants.
-"""
+"""From rows to micro-batches of one packed row each: no padding, and what rows share from their start only once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.train.attention import Segments, segments
+from agentrl.train.forest import LEAST_SHARED, grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,52 +26,46 @@ class Ragged:
     def __post_init__(self) -> None:
         if bool(self.trained[:1].any()):
             raise ValueError("token 0 of a row cannot be trained: nothing predicts it")
+        if not self.trained.any():
+            raise ValueError("a row without a trained token has nothing to score; leave it away")
+
+    @property
+    def context(self) -> NDArray[np.int32]:
+        """What the model must read: the tokens before the last trained one. Nothing is asked of those from there on."""
+        return self.token_ids[: int(np.flatnonzero(self.trained)[-1])]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Sequences end to end, in one row."""
+    """Stretches end to end, in one row."""
 
     token_ids: Int[Tensor, "1 tokens"]
     position: Int[Tensor, "1 tokens"]
-    """From 0 in every sequence"""
+    """In the token's row, from 0"""
     segments: Segments
     predictors: Int[Tensor, " trained"]
-    """Where in the packed row the output lies that predicts each trained token: one before it"""
+    """Where in the packed row the output lies that predicts each trained token: at the token before it in its row"""
     targets: Int[Tensor, " trained"]
     temperature: Float[Tensor, " trained"]
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of the rows of each micro-batch, longest first. Only a row that alone is over the budget goes over it."""
-    batches: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or lengths[index] > room:
-            batches.append([])
-            room = budget
-        batches[-1].append(index)
-        room -= lengths[index]
-    return batches
-
-
-def pack(rows: Sequence[Ragged], device: torch.device) -> Packed:
-    """The rows in the order given. What follows a row's last trained token predicts nothing of interest, so it is left away."""
-    lengths = [_useful(row) for row in rows]
-    trained = np.concatenate([row.trained[:n] for row, n in zip(rows, lengths, strict=True)])
-    token_ids = np.concatenate([row.token_ids[:n] for row, n in zip(rows, lengths, strict=True)])
-    temperature = np.concatenate([row.temperature[:n] for row, n in zip(rows, lengths, strict=True)])
-    at = np.flatnonzero(trained)
+def pack(rows: Sequence[Ragged], device: torch.device, *, least_shared: int = LEAST_SHARED) -> Packed:
+    """Trained tokens are in the order of the rows."""
+    contexts = [row.context for row in rows]
+    forest = grow(contexts, least_shared)
+    laid = segments(forest.stretches, device)
+    stretches = [forest.stretches[index] for index in laid.order]
+    trained = [np.flatnonzero(row.trained) for row in rows]
+    predictors = np.concatenate([laid.paths[end][at - 1] for end, at in zip(forest.ends, trained, strict=True)])
+    targets = np.concatenate([row.token_ids[at] for row, at in zip(rows, trained, strict=True)]).astype(np.int64)
+    temperature = np.concatenate([row.temperature[at] for row, at in zip(rows, trained, strict=True)])
+    token_ids = np.concatenate([contexts[stretch.row][stretch.start : stretch.stop] for stretch in stretches]).astype(np.int64)
+    position = np.concatenate([np.arange(stretch.start, stretch.stop) for stretch in stretches])
     return Packed(
-        token_ids=torch.from_numpy(token_ids.astype(np.int64))[None].to(device),
-        position=torch.cat([torch.arange(n) for n in lengths])[None].to(device),
-        segments=segments(lengths, device),
-        predictors=torch.from_numpy(at - 1).to(device),
-        targets=torch.from_numpy(token_ids[at].astype(np.int64)).to(device),
-        temperature=torch.from_numpy(temperature[at]).to(device),
+        token_ids=torch.from_numpy(token_ids)[None].to(device),
+        position=torch.from_numpy(position)[None].to(device),
+        segments=laid,
+        predictors=torch.from_numpy(predictors).to(device),
+        targets=torch.from_numpy(targets).to(device),
+        temperature=torch.from_numpy(temperature).to(device),
     )
-
-
-def _useful(row: Ragged) -> int:
-    """Tokens up to the last trained one, which itself need not be fed but keeps the arithmetic plain."""
-    return int(np.flatnonzero(row.trained)[-1]) + 1 if row.trained.any() else len(row.token_ids)

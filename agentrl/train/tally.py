@@ -20,12 +20,14 @@ class Tally:
         self._held_version = held_version
         self._sums: dict[str, Tensor] = {}
         self._peaks: dict[str, Tensor] = {}
+        self._packed_tokens = 0
 
     @torch.no_grad()
     def add(self, micro: MicroBatch, head: HeadOutput, loss: Loss) -> None:
         log_ratio = head.logprobs - micro.sampler_logprobs
         gap, staleness = log_ratio.abs(), self._policy_version - micro.policy_version
         fresh = self._fresh(micro)
+        self._packed_tokens += micro.packed.token_ids.numel()
         self._sum("tokens", torch.ones_like(gap))
         self._sum("fresh", fresh)
         self._sum("loss", loss.value)
@@ -64,4 +66,11 @@ class Tally:
         if not fresh:
             peaks.pop("gap_nats_staleness_0_max", None)
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
-        return {"loss": loss, **means, **peaks, **({"gap_nats_staleness_0": at_0 / fresh} if fresh else {}), "fresh_tokens": fresh}
+        return {
+            "loss": loss,
+            **means,
+            **peaks,
+            **({"gap_nats_staleness_0": at_0 / fresh} if fresh else {}),
+            "fresh_tokens": fresh,
+            "packed_tokens": float(self._packed_tokens),
+        }
