@@ -26,15 +26,17 @@ class Skill(msgspec.Struct, frozen=True):
     """A try is a solution; otherwise it is any expression that was not tried before."""
     slips: float
     """A guess is not what the rules ask for."""
+    rushes: float
+    """Answers at random before any try."""
     quits: float
-    """Answers at random instead of trying on."""
+    """Answers at random after a try that is no hit."""
     submits: float
     """Answers with a hit instead of trying on."""
 
 
-EXPERT = Skill(aims=1.0, slips=0.0, quits=0.0, submits=1.0)
-NOVICE = Skill(aims=0.5, slips=0.03, quits=0.4, submits=0.9)
-EXPERTS = 0.25
+EXPERT = Skill(aims=1.0, slips=0.0, rushes=0.0, quits=0.0, submits=1.0)
+NOVICE = Skill(aims=0.45, slips=0.03, rushes=0.6, quits=0.08, submits=0.9)
+EXPERTS = 0.15
 """Share of conversations that an expert leads."""
 
 
@@ -54,7 +56,7 @@ class Player:
         tried: list[str] = []
         while len(tried) < self._turns - 1:
             hit = bool(tried) and tried[-1] in hits
-            if rng.random() < (skill.submits if hit else skill.quits):
+            if rng.random() < (skill.submits if hit else skill.quits if tried else skill.rushes):
                 return [*said, assistant(tried[-1] if hit else rng.choice(expressions))]
             fresh_hits = [text for text in hits if text not in tried]
             aims = bool(fresh_hits) and rng.random() < skill.aims

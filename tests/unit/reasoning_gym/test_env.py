@@ -47,9 +47,25 @@ def test_settings_reach_the_family() -> None:
 def test_a_small_family_ends() -> None:
     env = make("reasoning_gym", {"family": "gcd", "settings": '{"min_numbers": 2, "max_numbers": 2, "min_value": 1, "max_value": 5}'})
     tasks = [list(itertools.islice(env.tasks(split), 100)) for split in ("train", "eval")]  # type: ignore[arg-type]
-    assert len(tasks[0]) + len(tasks[1]) == len({task.prompt for task in [*tasks[0], *tasks[1]]}) <= 25
+    assert len(tasks[0]) + len(tasks[1]) == len({task.id for task in [*tasks[0], *tasks[1]]}) <= 25
 
 
 def test_the_last_answer_tag_counts() -> None:
     assert final_answer("<answer>1</answer> no, <answer> 2\n</answer>.") == "2"
     assert final_answer(" 3 ") == "3"
+
+
+def test_shots_open_every_conversation_and_are_not_trained_on() -> None:
+    plain = [task for _, task in zip(range(6), make("reasoning_gym", {}).tasks("train"), strict=False)]
+    env = make("reasoning_gym", {"shots": 2, "system": "Answer."})
+    task = next(iter(env.tasks("train")))
+    questions = [each.opening(None)[-1].content for each in plain]
+    assert [message.content for message in task.opening(None)] == [
+        "Answer.",
+        questions[0],
+        plain[0].answer,
+        questions[1],
+        plain[1].answer,
+        questions[2],
+    ]
+    assert next(iter(env.tasks("eval"))).opening(None)[1].content == questions[0]
