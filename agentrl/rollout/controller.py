@@ -156,7 +156,7 @@ class Controller:
 
     async def run(self) -> str:
         """Train to the last step, or until stopped; the reason of the end. Every lease is terminal then. Raises what made the run fail."""
-        recover(self._ledger, self._work, self._policy, self._comparison)
+        recover(self._ledger, self._work, self._policy, self._plan.schedule, self._comparison)
         self._feed.close_all_ready()
         async with self._services():
             await self._train()
