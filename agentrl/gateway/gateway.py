@@ -8,10 +8,11 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 
 from agentrl.engine.base import Engine
 from agentrl.episode import EpisodeRecord, Sealed, Turn
@@ -66,7 +67,7 @@ class Gateway:
         self._sessions: dict[str, OpenSession] = {}
         self._episodes: dict[str, list[OpenSession]] = {}
         self._sealed: OrderedDict[str, Sealed] = OrderedDict()
-        self._sealing = anyio.Lock()
+        self._sealing: dict[str, anyio.Lock] = {}
 
     def controls(self, token: str) -> bool:
         """Compared in constant time."""
@@ -135,16 +136,16 @@ class Gateway:
             call.scope.cancel()
 
     async def seal(self, record: EpisodeRecord) -> Sealed:
-        """Close the episode's sessions and write its blob. Sealing again gives the same answer."""
-        async with self._sealing:
+        """Close the episode's sessions and write its blob. Sealing again gives the same answer; after a failure it tries again."""
+        async with self._alone(record.id):
             again = self._sealed.get(record.id)
             if again is not None:
                 return again
             sessions = await self._close(record.id)
             turns = self._turns(record.id, sessions)
-            handle, nbytes = await anyio.to_thread.run_sync(self._store.write, record, turns)
+            handle, nbytes = await self._store.put(record, turns)
             sealed = Sealed(episode=record.id, handle=handle, nbytes=nbytes, runs=token_stats(turns, sessions))
-            self._journal.drop(record.id)
+            self._forget(record.id)
             self._sealed[record.id] = sealed
             while len(self._sealed) > _SEALED_REMEMBERED:
                 self._sealed.popitem(last=False)
@@ -152,12 +153,24 @@ class Gateway:
 
     async def discard(self, episode: str) -> None:
         """Close the episode's sessions and forget its turns."""
-        async with self._sealing:
+        async with self._alone(episode):
             await self._close(episode)
-            self._journal.drop(episode)
+            self._forget(episode)
+
+    @asynccontextmanager
+    async def _alone(self, episode: str) -> AsyncIterator[None]:
+        """One at a time for each episode."""
+        lock = self._sealing.setdefault(episode, anyio.Lock(fast_acquire=True))
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._sealing.pop(episode, None)
 
     async def _close(self, episode: str) -> list[OpenSession]:
-        sessions = self._episodes.pop(episode, [])
+        """Its sessions; none of them takes or makes a call any more."""
+        sessions = self._episodes.get(episode, [])
         for session in sessions:
             self._sessions.pop(session.secret, None)
             for call in list(session.in_flight):
@@ -166,6 +179,10 @@ class Gateway:
             for call in list(session.in_flight):
                 await call.end_reached()
         return sessions
+
+    def _forget(self, episode: str) -> None:
+        self._episodes.pop(episode, None)
+        self._journal.drop(episode)
 
     def _turns(self, episode: str, sessions: list[OpenSession]) -> list[Turn]:
         """Each after its parent; those of a gateway that died before this one first."""
