@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
-import msgspec
 
 from agentrl.engine.remote import RemoteEngine
 from agentrl.env.call import only
@@ -112,7 +111,8 @@ class Crew:
             folder=self._prepared.folder,
             checkpoint=self._prepared.checkpoint,
             dtype=config.model.dtype,
-            config=msgspec.structs.replace(config.train, seed=config.seed),
+            seed=config.seed,
+            config=config.train,
             objective=config.objective,
             controller=url,
             token=self._service.token,

@@ -20,6 +20,8 @@ class TrainerSpec(msgspec.Struct, frozen=True):
     checkpoint: str | None
     """Of this run, to go on from."""
     dtype: Literal["float32", "bfloat16"]
+    seed: int
+    """The run's."""
     config: TrainConfig
     objective: ObjectiveConfig
     controller: str
@@ -54,6 +56,7 @@ def run(spec: TrainerSpec) -> None:
 
     config = spec.config
     torch.set_num_threads(config.threads)
+    torch.manual_seed(spec.seed)
     files, root = fsspec.core.url_to_fs(spec.store)
     policy = load_model(
         Path(spec.checkpoint or spec.folder),

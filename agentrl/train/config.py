@@ -41,8 +41,6 @@ class TrainConfig(Section, frozen=True):
     """Optimizer updates between two checkpoints (rounded up to the end of a batch); 0: only at the end."""
     keep_checkpoints: int = 2
     """Newest checkpoints that stay on disk."""
-    seed: int = 0
-    """Of torch; a run sets it to its own seed."""
     device: str = "auto"
     """"auto", "cpu", "mps" or "cuda"."""
     threads: int = 1

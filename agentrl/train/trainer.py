@@ -40,7 +40,6 @@ class Trainer:
         self.step = 0
         self.held_version = held_version
         self.optimizer = optimizer(policy, config)
-        torch.manual_seed(config.seed)
 
     def update(self, minibatch: Minibatch, batch: Batch) -> dict[str, float]:
         """Make the update and return its metrics. Raises TrainError, the weights unchanged, if it cannot be made as asked."""

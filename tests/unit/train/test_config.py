@@ -37,3 +37,8 @@ def test_nonsense_is_refused_with_the_fix(tree, fix):
 def test_learning_rate_by_hand(schedule, expected):
     config = TrainConfig(lr=1.0, warmup_steps=2, steps=6, schedule=schedule)
     assert [learning_rate(config, step) for step in range(1, 7)] == pytest.approx(expected)
+
+
+def test_a_run_has_one_seed():
+    with pytest.raises(ConfigError, match=r"unknown option 'train\.seed'"):
+        build(TrainConfig, {"seed": "3"}, where="train")
