@@ -22,7 +22,7 @@ class TrainConfig(Section, frozen=True):
     lr: float = 1e-6
     """Peak learning rate. 0 leaves the weights bit-equal (a control)."""
     warmup_steps: int = 0
-    """Optimizer updates over which the learning rate rises linearly."""
+    """Optimizer updates over which the learning rate rises linearly; a run of fewer steps ends below the peak."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What follows the warm-up; linear and cosine end at 0 after `steps`."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -57,10 +57,6 @@ class TrainConfig(Section, frozen=True):
         if not all(0 <= beta < 1 for beta in self.betas) or self.eps <= 0:
             raise ConfigError(
                 f"train.betas={self.betas}, train.eps={self.eps}: betas lie in [0, 1) and eps above 0, such as 0.9,0.95 and 1e-8"
-            )
-        if self.warmup_steps > self.steps:
-            raise ConfigError(
-                f"train.warmup_steps={self.warmup_steps} is more than train.steps={self.steps}; the peak would never be reached"
             )
         if self.minibatches > self.groups_per_step * self.group_size:
             raise ConfigError(

@@ -15,7 +15,7 @@ from agentrl.train.schedule import learning_rate
         ({"lr": "-1"}, "use 0 or more"),
         ({"lr": "nan"}, "use 0 or more"),
         ({"betas": "0.9,1.0"}, "such as 0.9,0.95"),
-        ({"warmup_steps": 11, "steps": 10}, "never be reached"),
+        ({"warmup_steps": -1}, "use 0 or more"),
         ({"minibatches": 40, "groups_per_step": 4, "group_size": 8}, "use fewer"),
         ({"shedule": "cosine"}, "Did you mean 'schedule'"),
         ({"schedule": "step"}, "schedule"),
@@ -42,3 +42,8 @@ def test_learning_rate_by_hand(schedule, expected):
 def test_a_run_has_one_seed():
     with pytest.raises(ConfigError, match=r"unknown option 'train\.seed'"):
         build(TrainConfig, {"seed": "3"}, where="train")
+
+
+def test_a_run_shorter_than_its_warm_up_only_rises():
+    config = build(TrainConfig, {"lr": "1.0", "warmup_steps": 8, "steps": 2, "schedule": "linear"}, where="train")
+    assert [learning_rate(config, step) for step in (1, 2)] == [0.125, 0.25]
