@@ -53,8 +53,8 @@ class BoundAgent:
     async def run(self, task: Task | str, *, source: "Episode | None" = None, group: str | None = None) -> "AgentRun":
         """To the end, with tools; a limit ends it too, see `.terminal`. Text asks the episode's own task in other words.
 
-        `source` is the agent run whose words became this one's task. `group` names runs whose rewards are compared; default: those of
-        this agent on this task.
+        `source` is the agent run whose words became this one's task. Rewards are compared among the runs of
+        this agent on this task; `group` names a part of them that is compared by itself.
         """
         async with self._line(task, source, group) as (run, session, tools):
             try:

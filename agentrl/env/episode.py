@@ -273,9 +273,12 @@ class Root(Episode):
         return self.main.messages if self.main else []
 
     def group_key(self, agent: str, task: Task, group: str | None) -> str:
-        """Equal for the runs of one agent on one task in one epoch; runs of a minted task are compared within their episode only."""
+        """Equal for the runs of one agent on one task in one epoch; runs of a minted task are compared within their episode only.
+
+        `group` parts an agent's runs further; two agents are never compared, whatever their groups are called.
+        """
         scope = f"{self.key.epoch}:{self.task.id}" if task.id == self.task.id else f"{self.id}:{task.id}"
-        return f"{scope}:{agent if group is None else group}"
+        return f"{scope}:{agent}" if group is None else f"{scope}:{agent}:{group}"
 
     def closing(self, close: Callable[[], Awaitable[None]]) -> None:
         """To be awaited when the episode ends."""

@@ -62,6 +62,19 @@ class TestTree:
         assert [edge.target for edge in record.messages] == [f"e-lease.solver{i}" for i in (1, 2, 3, 4)]
         assert {run.source for run in record.agent_runs[1:]} == {"e-lease.proposer0"}
 
+    async def test_a_group_parts_one_agents_runs_and_never_joins_two(self) -> None:
+        class Named(Yes):
+            agents = {"a": Agent(), "b": Agent()}
+
+            async def run(self, task: Task, ep: Episode) -> None:
+                await ep["a"].run(task, group="b")
+                await ep["b"].run(task)
+                await ep["b"].run(task, group="b")
+
+        record = await play(Named(), Says("yes"))
+        scope = f"0:{record.key.task_id}"
+        assert [run.group for run in record.agent_runs] == [f"{scope}:a:b", f"{scope}:b", f"{scope}:b:b"]
+
 
 class TestRewards:
     async def test_reward_fills_what_run_left_unset(self) -> None:
