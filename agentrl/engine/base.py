@@ -60,7 +60,7 @@ class EngineStatus(msgspec.Struct, frozen=True):
     running: int = 0
     waiting: int = 0
     busy_s: float = 0.0
-    """Seconds spent in forward passes since the start."""
+    """Seconds spent in forward passes since the start, the one that is going on included."""
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
     """Prompt tokens computed (not reused) since the start."""

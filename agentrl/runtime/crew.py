@@ -152,7 +152,8 @@ class Crew:
             control = self.controller.status()
             self._everyone.load(
                 Load(
-                    engine_busy=(now.busy_s - before.busy_s) / elapsed_s,
+                    # Two clocks and the way between them: a busy engine may seem to have worked a moment longer than there was.
+                    engine_busy=min(1.0, (now.busy_s - before.busy_s) / elapsed_s),
                     sampled_per_s=(now.sampled_tokens - before.sampled_tokens) / elapsed_s,
                     running=control.running,
                     waiting=control.waiting,

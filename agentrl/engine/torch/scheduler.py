@@ -35,7 +35,8 @@ class Scheduler:
         self.model = model
         self.policy_version = policy_version
         self.paused: PauseMode | None = None
-        self.busy_s = 0.0
+        self._busy: tuple[float, float | None] = (0.0, None)
+        """Seconds of the steps that ended, and since when one is going on; one value, since another thread reads it."""
         self.sampled_tokens = 0
         self.prefilled_tokens = 0
         self._uniform: Callable[[], float] = random.Random(seed).random
@@ -46,6 +47,12 @@ class Scheduler:
         """Prompts of seated calls."""
         self._waiting: dict[Call, None] = {}
         """In order of arrival."""
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent in steps, the one that is going on included. May be read from any thread."""
+        busy_s, since = self._busy
+        return busy_s if since is None else busy_s + time.perf_counter() - since
 
     @property
     def running(self) -> int:
@@ -105,15 +112,18 @@ class Scheduler:
 
     def step(self) -> None:
         """Seat waiting calls, run one forward, draw, deliver."""
-        started = time.perf_counter()
-        if self.paused is None and self._waiting:
-            self._seat_waiting()
-        plan = self.model.planner.plan(self._slots.arenas, self._take())
-        logits = self.model.forward(plan)
-        self._advance(plan)
-        if plan.sampling:
-            self._sample(logits, plan.sampling)
-        self.busy_s += time.perf_counter() - started
+        busy_s, started = self._busy[0], time.perf_counter()
+        self._busy = (busy_s, started)
+        try:
+            if self.paused is None and self._waiting:
+                self._seat_waiting()
+            plan = self.model.planner.plan(self._slots.arenas, self._take())
+            logits = self.model.forward(plan)
+            self._advance(plan)
+            if plan.sampling:
+                self._sample(logits, plan.sampling)
+        finally:
+            self._busy = (busy_s + time.perf_counter() - started, None)
 
     def _seat_waiting(self) -> None:
         for call in list(self._waiting):

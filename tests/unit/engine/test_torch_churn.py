@@ -1,6 +1,8 @@
 """Whatever comes, goes and is cancelled: no slot leaks, and every call that ends has the tokens it would have had alone."""
 
 import functools
+import itertools
+import time
 
 import torch
 from hypothesis import given, settings
@@ -93,3 +95,29 @@ def check_rows(scheduler, slots):
         assert [(call.arena, call.row) for call in arena.calls] == [(index, row) for row in range(len(arena.calls))]
     kept = scheduler._retained
     assert kept._bytes == sum(entry.kv.nbytes for entry in kept._entries) <= kept._budget
+
+
+def test_busy_seconds_never_run_ahead_of_the_clock(monkeypatch):
+    scheduler = Scheduler(SLOTS(), slots=2, retained_bytes=0, policy_version=0)
+    readings = []
+
+    def read():
+        before = time.perf_counter()
+        readings.append((before, scheduler.busy_s, time.perf_counter()))
+
+    def forward(plan, inner=scheduler.model.forward):
+        read()
+        logits = inner(plan)
+        read()
+        return logits
+
+    monkeypatch.setattr(scheduler.model, "forward", forward)
+    scheduler.submit(new_call(scheduler, STEMS[0][:20], 5, session="", ended={}))
+    with torch.inference_mode():
+        while scheduler.has_work:
+            scheduler.step()
+            read()
+    assert len(readings) == 15
+    for (began, busy, _), (_, later, ended) in itertools.pairwise(readings):
+        assert 0 < later - busy <= ended - began
+    assert scheduler.busy_s == readings[-1][1], "nothing is busy between two steps"
