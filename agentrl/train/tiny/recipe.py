@@ -17,7 +17,7 @@ class Shape(msgspec.Struct, frozen=True):
 class WarmStart(msgspec.Struct, frozen=True):
     """Supervised learning on demonstrations. At this size the number of updates is the bottleneck, so batches are small."""
 
-    steps: int = 1000
+    steps: int = 1300
     batch: int = 16
     """Demonstrations per update; each is seen once."""
     matrix_lr: float = 0.015
