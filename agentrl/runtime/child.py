@@ -5,10 +5,12 @@ it lives: the end of stdin is how a child learns of its parent's death, whatever
 """
 
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -18,18 +20,24 @@ GRACE_S = 5.0
 """Between the parent's death and the forced end of this process and all that it started."""
 
 
-def read_spec(kind: type[T]) -> T:
-    """Block for the specification, then watch stdin for its end in a thread."""
+def read_spec(kind: type[T], *, scratch: Callable[[T], str] | None = None) -> T:
+    """Block for the specification, then watch stdin for its end in a thread.
+
+    `scratch` names a folder that the parent removes at the end of the run; when the parent is dead, this process removes it instead.
+    """
     line = sys.stdin.buffer.readline()
     spec = msgspec.json.decode(line, type=kind)
-    threading.Thread(target=_end_with_stdin, name="parent-watch", daemon=True).start()
+    orphan = scratch(spec) if scratch else None
+    threading.Thread(target=_end_with_stdin, args=(orphan,), name="parent-watch", daemon=True).start()
     return spec
 
 
-def _end_with_stdin() -> None:
+def _end_with_stdin(scratch: str | None) -> None:
     # os.read, not sys.stdin: a thread that holds the buffered reader's lock aborts the interpreter's own shutdown.
     while os.read(0, 4096):
         pass
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
     _signal_all(signal.SIGTERM)
     time.sleep(GRACE_S)
     _signal_all(signal.SIGKILL)

@@ -20,6 +20,8 @@ class EngineSpec(msgspec.Struct, frozen=True):
     config: EngineConfig
     address: str
     """`unix:PATH`"""
+    scratch: str
+    """The folder of that path."""
     policy_version: int
     """Under which the folder's weights are served."""
     seed: int
@@ -44,4 +46,4 @@ async def run(spec: EngineSpec) -> None:
 
 if __name__ == "__main__":
     log_to_stderr("engine")
-    anyio.run(run, read_spec(EngineSpec))
+    anyio.run(run, read_spec(EngineSpec, scratch=lambda spec: spec.scratch))

@@ -47,6 +47,7 @@ async def model_service(
         dtype=config.model.dtype,
         config=config.engine,
         address=f"unix:{scratch}/engine",
+        scratch=str(scratch),
         policy_version=policy_version,
         seed=config.seed,
     )

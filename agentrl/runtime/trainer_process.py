@@ -81,4 +81,4 @@ def run(spec: TrainerSpec) -> None:
 
 if __name__ == "__main__":
     log_to_stderr("trainer")
-    run(read_spec(TrainerSpec))
+    run(read_spec(TrainerSpec, scratch=lambda spec: spec.weights))

@@ -11,6 +11,7 @@ from agentrl.runtime.child import read_spec, say_ready
 
 class Spec(msgspec.Struct):
     do: str
+    scratch: str = ""
 
 
 class Ready(msgspec.Struct):
@@ -19,7 +20,7 @@ class Ready(msgspec.Struct):
 
 
 def main() -> None:
-    spec = read_spec(Spec)
+    spec = read_spec(Spec, scratch=lambda spec: spec.scratch)
     if spec.do == "die":
         print("the cause, in the last line", file=sys.stderr)
         sys.exit(3)

@@ -50,19 +50,22 @@ async def test_silence_is_an_error_after_the_deadline(tmp_path: Path) -> None:
             await process.ready(Ready, within_s=0.2)
 
 
-def test_a_killed_parent_takes_its_child_and_its_descendants_along() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT, MODULE], stdout=subprocess.PIPE) as parent:
+def test_a_killed_parent_takes_its_child_its_descendants_and_their_scratch_along(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen([sys.executable, "-c", PARENT, MODULE, str(scratch)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         ready = msgspec.json.decode(parent.stdout.readline(), type=Ready)
         parent.kill()
     anyio.run(until_dead, ready.pid)
     anyio.run(until_dead, ready.grandchild)
+    assert not scratch.exists()
 
 
 PARENT = """
-import subprocess, sys
+import json, subprocess, sys
 p = subprocess.Popen([sys.executable, "-m", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-p.stdin.write(b'{"do": "run"}\\n'); p.stdin.flush()
+p.stdin.write(json.dumps({"do": "run", "scratch": sys.argv[2]}).encode() + b"\\n"); p.stdin.flush()
 sys.stdout.buffer.write(p.stdout.readline()); sys.stdout.flush()
 p.wait()
 """
