@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agentrl.ledger.entry import AnyEntry, BatchMade, Checkpointed, Evaluated, Trained
+from agentrl.ledger.entry import AnyEntry, BatchMade, Checkpointed, Evaluated, Resumed, Trained
 from agentrl.ledger.journal import Recorded, Resume
 
 
@@ -32,7 +32,7 @@ class Revert:
         """The entry, or the part of a batch that stands, or None."""
         entry, last = recorded.entry, self.last_step(recorded.position)
         match entry:
-            case Trained() | Checkpointed():
+            case Trained() | Checkpointed() | Resumed():
                 return entry if entry.step <= last else None
             case Evaluated():
                 # Its number stays used (episodes bear it), but the step is to be evaluated anew.

@@ -244,3 +244,14 @@ def test_only_closed_groups_without_a_scored_member_are_retired(ledger: Ledger) 
 def fill(ledger: Ledger) -> None:
     for task in range(10_000):
         ledger.record(issued(f"t{task}", 0, size=1, index=task), tasks={f"t{task}": b"x" * 500})
+
+
+def test_a_resume_may_go_behind_an_earlier_resume(ledger: Ledger, tmp_path: Path) -> None:
+    groups = [scored_group(ledger, task, [0.0, 1.0], index=at) for at, task in enumerate("ab")]
+    for step, group in enumerate(groups, start=1):
+        ledger.record(batch(ledger, [[group]]))
+        ledger.record(Trained(step))
+    ledger.resume_from(1)
+    ledger.resume_from(0)
+    again = reopened(ledger, tmp_path / "ledger.sqlite")
+    assert (again.state.steps_done, sorted(again.state.ready)) == (0, groups)
