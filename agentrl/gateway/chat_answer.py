@@ -87,11 +87,11 @@ def error(refusal: Refusal) -> bytes:
     return _json.encode({"error": {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}})
 
 
-def models(context_length: int) -> dict[str, Any]:
+def models(context_length: int | None) -> dict[str, Any]:
     return {"object": "list", "data": [model("policy", context_length)]}
 
 
-def model(name: str, context_length: int) -> dict[str, Any]:
+def model(name: str, context_length: int | None) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",

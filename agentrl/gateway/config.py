@@ -26,7 +26,9 @@ class GatewayConfig(Section, frozen=True):
     outside_url: str | None = None
     """OpenAI-compatible endpoint (ends in /v1) that serves agents with model "openai/NAME"."""
     outside_key: str = ""
-    """API key of outside_url."""
+    """API key of outside_url; if empty, commands take OPENAI_API_KEY from the environment. Never written to a run's config.toml."""
+    outside_model: str = ""
+    """A model of outside_url that plays the policy itself, as in `eval URL` and `try --model URL`; nothing can be trained then."""
 
     def check(self) -> None:
         if not 0 <= self.port < 65536:
@@ -34,5 +36,7 @@ class GatewayConfig(Section, frozen=True):
         for name in ("body_mb", "call_s", "keepalive_s", "loop_chars"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"gateway.{name}={getattr(self, name)} must be above 0")
+        if self.outside_model and not self.outside_url:
+            raise ConfigError(f"gateway.outside_model={self.outside_model!r} needs gateway.outside_url, the endpoint that serves it")
         if self.linger_s < 0:
             raise ConfigError(f"gateway.linger_s={self.linger_s} must not be negative; 0 cancels a call as soon as its client is gone")

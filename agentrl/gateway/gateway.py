@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+import msgspec
 
-from agentrl.engine.base import Engine
 from agentrl.episode import EpisodeRecord, Sealed, Turn
 from agentrl.errors import GatewayError
 from agentrl.gateway.call import Call, Order
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """See the module's docstring. `tasks` outlives the gateway's callers: calls run in it."""
+    """See the module's docstring. `maker` makes the policy's turns. `tasks` outlives the gateway's callers: calls run in it."""
 
     def __init__(
         self,
         *,
-        engine: Engine,
         renderer: Renderer,
-        maker: TurnMaker,
+        maker: TurnMaker | Relay,
         relay: Relay,
+        context_length: int | None,
         journal: Journal,
         store: EpisodeStore,
         config: GatewayConfig,
@@ -54,7 +54,8 @@ class Gateway:
     ) -> None:
         self.config = config
         self.counters = counters
-        self.context_length = engine.capabilities().context_length
+        self.context_length = context_length
+        """Of the policy; None if an outside model plays it."""
         self.tools: dict[bytes, Tools] = {}
         """Tools by the bytes that they came as; sessions of one environment send the same."""
         self._renderer = renderer
@@ -75,6 +76,8 @@ class Gateway:
 
     def open(self, spec: SessionSpec) -> OpenSession:
         """A new session. Raises GatewayError for an outside model without an endpoint."""
+        if self.config.outside_model and spec.policy == "policy":
+            spec = msgspec.structs.replace(spec, policy=f"openai/{self.config.outside_model}", trained=False)
         if spec.policy.startswith("openai/") and self.config.outside_url is None:
             raise GatewayError(f"agent model {spec.policy!r} needs gateway.outside_url, the endpoint that serves it")
         session = OpenSession(spec, secrets.token_urlsafe(24), self._renderer)

@@ -4,21 +4,25 @@ Such turns keep the conversation for the record and are never trained, so nothin
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
 import numpy as np
 
-from agentrl.episode import ChatMessage, Parent, Sampling, ToolCall, Turn
-from agentrl.errors import StoreError
+from agentrl.episode import ChatMessage, Parent, Sampling, ToolCall, ToolSpec, Turn
+from agentrl.errors import GatewayError, StoreError
 from agentrl.gateway.call import Call, Order, Outcome
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.counters import Counters
 from agentrl.gateway.journal import Journal
-from agentrl.gateway.parse import Delta
+from agentrl.gateway.parse import Delta, Parser
 from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.render import Sampled
 from agentrl.gateway.session import OpenSession
+
+_NO_TOKENS = "an outside model plays the policy: it is called by messages, and this gateway has no tokens for any other"
 
 
 class _Function(msgspec.Struct):
@@ -85,7 +89,7 @@ class Relay:
 
     async def _ask(self, body: dict[str, Any]) -> _Completion:
         timeout = aiohttp.ClientTimeout(total=self._config.call_s)
-        headers = {"Authorization": f"Bearer {self._config.outside_key}"}
+        headers = {"Authorization": f"Bearer {self._config.outside_key}"} if self._config.outside_key else {}
         # A connection of its own for every call: a stale pooled socket after an idle spell would fail it.
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)) as client:
             url = f"{(self._config.outside_url or '').rstrip('/')}/chat/completions"
@@ -124,6 +128,24 @@ class Relay:
         placer.trie.add(turn)
         self._counters.placement(turn.placement)
         placer.history.add_reply(placer.history.grow(match.path[-1], echoes[match.depth :]), reply, turn.id)
+
+
+class Unrendered:
+    """The renderer of a gateway without a model: what goes to an outside one stays messages."""
+
+    digest = ""
+    stop_token_ids: tuple[int, ...] = ()
+    tools_refusal: str | None = None
+    needs_prefix = False
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> list[int]:
+        raise GatewayError(_NO_TOKENS)
+
+    def extend(self, after: Sampled, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> list[int] | None:
+        raise GatewayError(_NO_TOKENS)
+
+    def parser(self, *, turn: str, tools: bool, stops: Sequence[str]) -> Parser:
+        raise GatewayError(_NO_TOKENS)
 
 
 def _body(session: OpenSession, order: Order) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.http import application
 from agentrl.gateway.journal import Journal
 from agentrl.gateway.proof import prove
-from agentrl.gateway.relay import Relay
+from agentrl.gateway.relay import Relay, Unrendered
 from agentrl.gateway.render import Renderer, TemplateRenderer
 from agentrl.gateway.store import EpisodeStore
 from agentrl.gateway.template import Template
@@ -45,27 +45,39 @@ class Serving:
 
 @asynccontextmanager
 async def serve(
-    engine: Engine,
+    engine: Engine | None,
     *,
-    model_folder: Path,
+    model_folder: Path | None,
     model: ModelConfig,
     config: GatewayConfig,
     run_url: str,
     journal_folder: Path,
     control_token: str,
 ) -> AsyncIterator[Serving]:
-    """Serve until the context ends. Raises ConfigError for a model that cannot be spoken to."""
-    tokenizer = Tokenizer.from_folder(model_folder)
-    renderer = make_renderer(model_folder, tokenizer, model, engine)
+    """Serve until the context ends. Without an engine and a model folder, `config.outside_model` plays the policy.
+
+    Raises ConfigError for a model that cannot be spoken to.
+    """
     counters = Counters()
     journal = Journal(journal_folder)
-    clock = VersionClock((await engine.status()).policy_version)
+    relay = Relay(config, journal, counters)
+    renderer: Renderer = Unrendered()
+    maker: TurnMaker | Relay = relay
+    context_length = None
+    if engine is not None and model_folder is not None:
+        tokenizer = Tokenizer.from_folder(model_folder)
+        renderer = make_renderer(model_folder, tokenizer, model, engine)
+        clock = VersionClock((await engine.status()).policy_version)
+        maker = TurnMaker(engine, clock, tokenizer, journal, config, counters)
+        context_length = engine.capabilities().context_length
+    elif not config.outside_model:
+        raise ConfigError("a gateway without a model needs gateway.outside_url and gateway.outside_model to play the policy")
     async with _tasks() as tasks:
         gateway = Gateway(
-            engine=engine,
             renderer=renderer,
-            maker=TurnMaker(engine, clock, tokenizer, journal, config, counters),
-            relay=Relay(config, journal, counters),
+            maker=maker,
+            relay=relay,
+            context_length=context_length,
             journal=journal,
             store=EpisodeStore(run_url),
             config=config,

@@ -1,5 +1,6 @@
 """Main of the gateway process."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -16,12 +17,12 @@ MODULE = "agentrl.runtime.gateway_process"
 
 
 class GatewaySpec(msgspec.Struct, frozen=True):
-    folder: str
-    """Of the model: tokenizer and chat template."""
+    folder: str | None
+    """Of the model: tokenizer and chat template; None: an outside model plays the policy."""
     model: ModelConfig
     config: GatewayConfig
-    engine: str
-    """Address of the engine."""
+    engine: str | None
+    """Address of the engine; None: as above."""
     token: str
     """The run's, for the control routes."""
     store: str
@@ -36,10 +37,10 @@ class GatewayReady(msgspec.Struct, frozen=True):
 
 async def run(spec: GatewaySpec) -> None:
     async with (
-        RemoteEngine(spec.engine) as engine,
+        RemoteEngine(spec.engine) if spec.engine else nullcontext() as engine,
         serve(
             engine,
-            model_folder=Path(spec.folder),
+            model_folder=Path(spec.folder) if spec.folder else None,
             model=spec.model,
             config=spec.config,
             run_url=spec.store,

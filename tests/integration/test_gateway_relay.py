@@ -8,7 +8,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from agentrl.engine.config import ModelConfig, SamplingConfig
+from agentrl.env import Env, Task
+from agentrl.episode import EpisodeRecord, Sealed, read_record, read_turns
+from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.serve import serve
+from agentrl.gateway.store import EpisodeStore
+from agentrl.rollout.client import Door
+from agentrl.rollout.sealer import GatewaySealer
+from agentrl.testing.episode import play
 from agentrl.testing.gateway import scripted_gateway
 
 USER: Any = {"role": "user", "content": "x"}
@@ -82,3 +91,47 @@ async def test_an_endpoint_that_is_down_is_a_502(tmp_path: Path) -> None:
         url = f"{session.base_url}/chat/completions"
         async with aiohttp.ClientSession(headers=headers) as client, client.post(url, json={"messages": [USER]}) as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (502, "outside_failed")
+
+
+class Parrot(Env):
+    """Pays for one word."""
+
+    def reward(self, task: Task, ep: Any) -> float:
+        return float(ep.text == "polly")
+
+
+async def _played(folder: Path, config: GatewayConfig) -> tuple[EpisodeRecord, Sealed]:
+    """One episode against a gateway that has no engine and no model."""
+    async with (
+        serve(
+            None,
+            model_folder=None,
+            model=ModelConfig(),
+            config=config,
+            run_url=str(folder / "run"),
+            journal_folder=folder / "journal",
+            control_token="t",
+        ) as serving,
+        Door(serving.url, token="t", sampling=SamplingConfig(), backoff_s=()) as door,
+        GatewaySealer(serving.url, token="t") as sealer,
+    ):
+        record = await play(Parrot(), Task("Say polly."), door)
+        return record, await sealer.seal(record)
+
+
+async def test_an_outside_model_plays_the_policy_without_a_local_one(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    async with TestServer(outside([{"content": "polly"}], seen)) as server:
+        config = GatewayConfig(outside_url=str(server.make_url("/v1")), outside_key="k", outside_model="their-model")
+        record, sealed = await _played(tmp_path, config)
+    assert record.reward == 1.0
+    assert (seen[0][0], seen[0][1]["model"]) == ("Bearer k", "their-model")
+    with EpisodeStore(str(tmp_path / "run")).open(sealed.handle) as file:
+        read_record(file)
+        (turn,) = read_turns(file)
+    assert (turn.policy, len(turn.completion_ids), turn.reply and turn.reply.content) == ("openai/their-model", 0, "polly")
+
+
+async def test_a_gateway_with_neither_a_model_nor_an_outside_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gateway\.outside_model"):
+        await _played(tmp_path, GatewayConfig(outside_url="http://127.0.0.1:9/v1"))
