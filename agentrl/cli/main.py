@@ -4,6 +4,7 @@ Subcommands are imported only when called, so that `agentrl --help` answers at o
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -39,13 +40,19 @@ def main(words: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise ConfigError(f"there is no command {name!r}.{did_you_mean(name, COMMANDS)}")
         command = importlib.import_module(f"agentrl.cli.{name}_command")
-        return int(command.run(rest))
+        status = int(command.run(rest))
+        sys.stdout.flush()
+        return status
     except ConfigError as error:
         print(f"agentrl: {error}", file=sys.stderr)
         return 2
     except AgentRLError as error:
         print(f"agentrl: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. What is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("agentrl: interrupted", file=sys.stderr)
         return 130
