@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import tomli_w
 
+from agentrl.cli.subject import with_key
 from agentrl.env import make
 from agentrl.errors import ConfigError
 from agentrl.runtime.config import RunConfig, as_tree, load_config
@@ -38,7 +39,8 @@ def run(words: Sequence[str]) -> int:
     if own.resume and (own.config or rest):
         raise ConfigError("--resume takes the run's own configuration; a changed one would be another run. Leave the other options out")
     folder = RunFolder.open(own.resume) if own.resume else None
-    config = load_config(rest, toml=folder.config if folder else own.config)
+    config = with_key(load_config(rest, toml=folder.config if folder else own.config))
+    config.check_trainable()
     name = config.name or default_name(config)
     # An environment that cannot be made is refused before there is a folder.
     make(config.env_name, config.env_settings)

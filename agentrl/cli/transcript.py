@@ -18,8 +18,12 @@ def transcript(record: EpisodeRecord, turns: Sequence[Turn], tokenizer: Tokenize
         f"episode {record.id}  task {record.key.task_id}  member {record.key.member}  {record.split}  {record.env} {record.env_version}"
     )
     for run in record.agent_runs:
-        yield Text(f"\n── {run.agent} ({run.policy}{'' if run.trained else ', not trained'})  {run.terminal}", style="bold")
-        for turn in (turn for turn in turns if turn.agent_run == run.id):
+        own = [turn for turn in turns if turn.agent_run == run.id]
+        # The turns know who really spoke: an outside model may have played the policy.
+        policy = own[0].policy if own else run.policy
+        trained = run.trained and policy == run.policy
+        yield Text(f"\n── {run.agent} ({policy}{'' if trained else ', not trained'})  {run.terminal}", style="bold")
+        for turn in own:
             yield from _head(turn)
             yield _tokens(turn, tokenizer) if tokenizer is not None else _messages(turn)
         parts = "  ".join(f"{name} {value:g}" for name, value in {**run.rewards, **run.metrics}.items())

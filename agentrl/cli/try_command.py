@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentrl.cli.options import Options
 from agentrl.cli.person import Keyboard
-from agentrl.cli.subject import configured, is_run, need_env
+from agentrl.cli.subject import SERVED_MODEL, configured, is_run, need_env
 from agentrl.cli.transcript import transcript
 from agentrl.cli.view import make_view
 from agentrl.env import Env, Gold, OpenSession, Silent, Split, make
@@ -37,7 +37,10 @@ DEADLINE_S = 24 * 3600.0
 
 def run(words: Sequence[str]) -> int:
     options = Options("agentrl try", "run one episode and look at it", epilog="further options are configuration keys, such as --env.KEY")
-    options.add_argument("--model", default="tiny", help="tiny, smollm2, a folder, a run, gold (the env's own answer), human (you), silent")
+    options.add_argument(
+        "--model", default="tiny", help="tiny, smollm2, a folder, a run, a URL, gold (the env's answer), human (you), silent"
+    )
+    options.add_argument("--served-model", help=SERVED_MODEL)
     options.add_argument("--split", choices=["train", "eval"], default="eval")
     options.add_argument("--task", type=int, default=0, help="which one, counted from 0")
     options.add_argument("--messages", action="store_true", help="messages instead of tokens")
@@ -49,13 +52,13 @@ def run(words: Sequence[str]) -> int:
         config = load_config(rest)
         env = make(config.env_name, config.env_settings)
         return anyio.run(_without_model, console, env, config, asked.model, asked.split, asked.task)
-    config, checkpoints = configured(asked.model, rest)
+    config, checkpoints = configured(asked.model, rest, served_model=asked.served_model)
     with tempfile.TemporaryDirectory(prefix="agentrl-try-") as scratch:
         folder = RunFolder.create("try", runs=Path(scratch))
         with make_view(config, folder, console) as view:
             sealed = anyio.run(partial(_with_model, config, folder, view, asked.split, asked.task, checkpoints=checkpoints))
         turns = load_blob(folder.root / sealed.handle)
-        tokenizer = None if asked.messages else Tokenizer.from_folder(folder.root)
+        tokenizer = Tokenizer.from_folder(folder.root) if folder.tokenizer.is_file() and not asked.messages else None
         for part in transcript(*turns, tokenizer):
             console.print(part)
     return 0

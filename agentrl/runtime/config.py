@@ -67,6 +67,14 @@ class RunConfig(Section, frozen=True):
             raise ConfigError("which environment? Give --env NAME (`agentrl envs` lists them) or --env ./file.py:Class")
         self.objective.check_group_size(self.train.group_size)
 
+    def check_trainable(self) -> None:
+        """Raises ConfigError if nobody here plays the policy."""
+        if self.gateway.outside_model:
+            raise ConfigError(
+                f"gateway.outside_model={self.gateway.outside_model!r} plays the policy, so there is nothing to train; "
+                "leave it out, or use `agentrl eval URL` or `agentrl try --model URL`"
+            )
+
 
 def load_config(words: Sequence[str], *, toml: Path | None = None) -> RunConfig:
     """Flags over the TOML file over the model's defaults over the sections' own. Raises ConfigError."""
@@ -78,9 +86,10 @@ def load_config(words: Sequence[str], *, toml: Path | None = None) -> RunConfig:
 
 
 def as_tree(config: RunConfig) -> dict[str, Any]:
-    """As TOML can hold it: what is None is left out."""
+    """As a run's config.toml holds it: what is None is left out, and so is the key of an outside endpoint."""
     tree = without_none(msgspec.to_builtins(config))
     assert isinstance(tree, dict)
+    del tree["gateway"]["outside_key"]
     return tree
 
 

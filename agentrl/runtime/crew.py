@@ -37,14 +37,14 @@ class Crew:
         *,
         config: RunConfig,
         folder: RunFolder,
-        prepared: Prepared,
+        prepared: Prepared | None,
         version: int,
         service: ModelService,
-        engine: RemoteEngine,
+        engine: RemoteEngine | None,
         controller: Controller,
         everyone: Everyone,
     ) -> None:
-        """`version`: under which the engine serves the prepared weights."""
+        """`version`: under which the engine serves the prepared weights. Neither is there when an outside model plays."""
         self.controller = controller
         self._config = config
         self._folder = folder
@@ -59,14 +59,15 @@ class Crew:
         try:
             async with serve(self.controller, token=self._service.token) as url, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._stop_on_signal)
-                tasks.start_soon(self._measure)
+                if self._engine is not None:
+                    tasks.start_soon(self._measure, self._engine)
                 for process in self._service.processes:
                     tasks.start_soon(self._fail_with, process.watch)
                 workers = self._workers(url)
                 self._everyone.observers.append(workers)
                 tasks.start_soon(self._fail_with, workers.run)
-                if with_trainer:
-                    tasks.start_soon(self._fail_with, self._train, url)
+                if with_trainer and self._prepared is not None:
+                    tasks.start_soon(self._fail_with, self._train, url, self._prepared)
                 self._everyone.stage("running")
                 result = await course()
                 tasks.cancel_scope.cancel()
@@ -104,12 +105,12 @@ class Crew:
 
         return Workers(spec, count=config.rollout.workers, logs=self._folder.logs, lost=self.controller.worker_lost)
 
-    async def _train(self, url: str) -> None:
+    async def _train(self, url: str, prepared: Prepared) -> None:
         config, folder = self._config, self._folder
         weights = payload_folder()
         spec = TrainerSpec(
-            folder=self._prepared.folder,
-            checkpoint=self._prepared.checkpoint,
+            folder=prepared.folder,
+            checkpoint=prepared.checkpoint,
             dtype=config.model.dtype,
             seed=config.seed,
             config=config.train,
@@ -139,12 +140,12 @@ class Crew:
                 self.controller.stop(Wind.NOW if asked else Wind.DRAIN)
                 asked = True
 
-    async def _measure(self) -> None:
-        before, at = await self._engine.status(), anyio.current_time()
+    async def _measure(self, engine: RemoteEngine) -> None:
+        before, at = await engine.status(), anyio.current_time()
         while True:
             await anyio.sleep(LOAD_EVERY_S)
             try:
-                now = await self._engine.status()
+                now = await engine.status()
             except AgentRLError:
                 # A dead engine is the business of those who watch it.
                 continue

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,9 +30,11 @@ CACHE = Path.home() / ".cache" / "agentrl"
 
 async def train(config: RunConfig, folder: RunFolder, observer: RunObserver, *, resume: bool = False) -> str:
     """The whole run; the reason of its end ("finished", "stopped"). Raises AgentRLError with what made it fail."""
+    config.check_trainable()
     env = make(config.env_name, config.env_settings)
     with closing(Ledger.open(folder.ledger)) as ledger:
         prepared = await prepared_for(config, folder, observer, checkpoints=folder.checkpoints if resume else None)
+        assert prepared is not None, "a trainable policy is a local one"
         if resume:
             ledger.resume_from(prepared.step)
         async with _crew(config, folder, observer, env, prepared, ledger) as crew:
@@ -48,8 +50,10 @@ async def evaluate(config: RunConfig, folder: RunFolder, observer: RunObserver, 
             return await crew.work(crew.controller.evaluate_only, with_trainer=False)
 
 
-async def prepared_for(config: RunConfig, folder: RunFolder, observer: RunObserver, *, checkpoints: Path | None) -> Prepared:
-    """Find or make the model, and tell the observer what it found."""
+async def prepared_for(config: RunConfig, folder: RunFolder, observer: RunObserver, *, checkpoints: Path | None) -> Prepared | None:
+    """Find or make the model, and tell the observer what it found. None if an outside model plays the policy."""
+    if config.gateway.outside_model:
+        return None
     observer.stage("preparing the model", config.model.name)
     spec = PrepareSpec(
         model=config.model.name,
@@ -75,7 +79,7 @@ async def prepared_for(config: RunConfig, folder: RunFolder, observer: RunObserv
 
 @asynccontextmanager
 async def _crew(
-    config: RunConfig, folder: RunFolder, observer: RunObserver, env: Env, prepared: Prepared, ledger: Ledger
+    config: RunConfig, folder: RunFolder, observer: RunObserver, env: Env, prepared: Prepared | None, ledger: Ledger
 ) -> AsyncIterator[Crew]:
     """Engine, gateway and controller, up. The weights that they start from are a publication like any other."""
     version = ledger.state.highest_version + 1
@@ -83,7 +87,7 @@ async def _crew(
     everyone = Everyone([observer])
     async with (
         model_service(config, folder, prepared, observer, policy_version=version) as service,
-        RemoteEngine(service.engine) as engine,
+        RemoteEngine(service.engine) if service.engine else nullcontext() as engine,
         GatewaySealer(service.gateway, token=service.token) as sealer,
     ):
         controller = Controller(
@@ -92,7 +96,7 @@ async def _crew(
             policy_of(config.rollout.policy, config.rollout.window),
             _comparison(config),
             sealer=sealer,
-            engines={"engine": engine},
+            engines={"engine": engine} if engine else {},
             lease_s=lambda task: env.episode_s(Task.from_builtins(task)) + config.rollout.lease_slack_s,
             observer=everyone,
         )

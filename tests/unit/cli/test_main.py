@@ -32,6 +32,9 @@ def test_help_lists_every_command_and_each_has_its_own(capsys: pytest.CaptureFix
         (["train", "--env", "countdown", "--train.group_size", "1"], "use 2 or more, or --objective.preset reinforce"),
         (["train", "--env", "countdown", "--sampling.top_p", "0.9"], "top_p"),
         (["train", "--env", "countdown", "--name", "../out"], "must be a plain folder name"),
+        (["train", "--env", "countdown", "--gateway.outside_url", "http://h/v1", "--gateway.outside_model", "m"], "nothing to train"),
+        (["train", "--env", "countdown", "--gateway.outside_model", "m"], "needs gateway.outside_url"),
+        (["eval", "tiny", "--env", "countdown", "--served-model", "m"], "names a model of an outside URL"),
         (["train", "--resume", "gone"], "there is no run 'gone'"),
         (["episodes"], "the following arguments are required: run"),
         (["show", "gone", "e1"], "there is no run 'gone'"),
@@ -51,3 +54,12 @@ def test_help_and_import_load_no_heavy_package() -> None:
     loaded = done.stdout.splitlines()[-1]
     for heavy in ("torch", "vllm", "transformers", "datasets", "openai", "aiohttp", "matplotlib"):
         assert f"'{heavy}'" not in loaded
+
+
+def test_the_key_of_an_outside_endpoint_is_never_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    assert main(["train", "--env", "countdown", "--gateway.outside_url", "http://h/v1", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert 'outside_url = "http://h/v1"' in shown
+    assert "sk-secret" not in shown
+    assert "outside_key" not in shown
