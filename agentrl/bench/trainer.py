@@ -1,7 +1,7 @@
-"""The trainer against a padded `transformers` loop on the same rows, and the head's memory against whole logits.
+"""The trainer against a padded `transformers` loop on the same rows, shared prefixes against none, the head's memory against whole logits.
 
-The rows are those of the issue that set the figure: 32 of lengths uniform in 64–512. Ours is the whole update, from sealed blobs to new
-weights; the padded loop is handed its tensors. Both run the same model, objective, precision, threads and optimizer, in turns.
+The loop's rows are those of the issue that set the figure: 32 of lengths uniform in 64–512. Ours is the whole update, from sealed blobs to
+new weights; the padded loop is handed its tensors. Both run the same model, objective, precision, threads and optimizer, in turns.
 """
 
 import io
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from agentrl.bench import prefixes
 from agentrl.episode import EpisodeKey, EpisodeRecord, Sampling, Span, Turn, write_episode
 from agentrl.ledger.feed import Batch, FeedEpisode, FeedRun, Minibatch
 from agentrl.objective import ObjectiveConfig
@@ -35,9 +36,15 @@ CONFIG = TrainConfig(lr=1e-4, steps=100, grad_clip=1.0)
 def bench() -> dict[str, dict[str, float]]:
     """Medians of turns that alternate; a ratio above 1 says that ours is faster, head_memory below 1 that ours is smaller."""
     ours, padded, tokens = _race()
+    policy = PolicyModel(_model())
     chunked, whole = (_peak_bytes(kind) for kind in ("chunked", "whole"))
     return {
-        "ratios": {"vs_padded_loop": padded / ours, "head_memory_vs_unchunked": chunked / whole},
+        "ratios": {
+            "vs_padded_loop": padded / ours,
+            "prefix_group_16": prefixes.speed_up(policy, prefixes.group(VOCAB)),
+            "prefix_turns_8": prefixes.speed_up(policy, prefixes.turns(VOCAB)),
+            "head_memory_vs_unchunked": chunked / whole,
+        },
         "figures": {
             "tokens_per_s": tokens / ours,
             "padded_loop_tokens_per_s": tokens / padded,

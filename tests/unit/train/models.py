@@ -41,6 +41,18 @@ def ragged(length: int, *, seed: int = 0, temperature: float = 1.0) -> Ragged:
     )
 
 
+def group(prompt: int, answers: tuple[int, ...], *, seed: int = 0) -> list[Ragged]:
+    """One prompt, then answers, of which each two begin alike."""
+    rng = np.random.default_rng(seed)
+    shared, rows = rng.integers(0, VOCAB, prompt), []
+    for i, length in enumerate(answers):
+        tail = np.random.default_rng([seed, i // 2]).integers(0, VOCAB, length)
+        tail[length // 2 :] = rng.integers(0, VOCAB, length - length // 2)
+        ids = np.concatenate([shared, tail]).astype(np.int32)
+        rows.append(Ragged(ids, np.arange(len(ids)) >= prompt - 3 * (i % 2), np.full(len(ids), 0.5 + i % 3, np.float32)))
+    return rows
+
+
 def reference_logprobs(model: PreTrainedModel, row: Ragged) -> torch.Tensor:
     """[trained] one sequence alone, whole logits, plain log_softmax."""
     ids = torch.from_numpy(row.token_ids.astype(np.int64))

@@ -16,7 +16,7 @@ from agentrl.train.attention import segments
 from agentrl.train.forest import Stretch, grow
 from agentrl.train.model import PolicyModel
 from agentrl.train.packing import Ragged, pack
-from tests.unit.train.models import VOCAB, ragged, reference_logprobs, tiny_llama
+from tests.unit.train.models import group, ragged, reference_logprobs, tiny_llama
 from tests.unit.train.test_forest import TWIGS
 from tests.unit.train.test_forest import arrays as rows_of
 
@@ -102,18 +102,6 @@ def test_any_trie_scores_as_each_row_alone(rows, least_shared, kv_heads):
     expected = torch.cat([reference_logprobs(model, row) for row in rows])
     policy = PolicyModel(model)
     assert_close(policy.logprobs(pack(rows, CPU, least_shared=least_shared)).logprobs, expected, atol=2e-5, rtol=0)
-
-
-def group(prompt: int, answers: tuple[int, ...], *, seed: int = 0) -> list[Ragged]:
-    """One prompt, then answers, of which each two begin alike."""
-    rng = np.random.default_rng(seed)
-    shared, rows = rng.integers(0, VOCAB, prompt), []
-    for i, length in enumerate(answers):
-        tail = np.random.default_rng([seed, i // 2]).integers(0, VOCAB, length)
-        tail[length // 2 :] = rng.integers(0, VOCAB, length - length // 2)
-        ids = np.concatenate([shared, tail]).astype(np.int32)
-        rows.append(Ragged(ids, np.arange(len(ids)) >= prompt - 3 * (i % 2), np.full(len(ids), 0.5 + i % 3, np.float32)))
-    return rows
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])

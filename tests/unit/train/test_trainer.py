@@ -19,6 +19,8 @@ from tests.unit.train.feed import Blobs, eight_episodes, one_batch, turn
 from tests.unit.train.models import tiny_llama
 
 CONFIG = TrainConfig(lr=1e-2, grad_clip=0.0, steps=10)
+SAME = ("loss", "grad_norm", "clip_fraction", "gap_nats", "kl_k3", "entropy", "gap_nats_max", "row_tokens")
+"""Metrics that no cut into micro-batches may change."""
 
 
 def trainer(blobs: Blobs, *, preset: str = "default", held_version: int | None = 0, **changes) -> Trainer:
@@ -78,11 +80,34 @@ def test_cutting_into_micro_batches_changes_neither_loss_nor_gradient(preset):
     for budget in (1, 40, 100, 10_000):
         ours = trainer(blobs, preset=preset, max_tokens_per_microbatch=budget)
         metrics = ours.update(batch.minibatches[0], batch)
-        seen.append(
-            {name: metrics[name] for name in ("loss", "grad_norm", "clip_fraction", "gap_nats", "kl_k3", "entropy", "gap_nats_max")}
-        )
+        seen.append({name: metrics[name] for name in SAME})
     for other in seen[1:]:
         assert other == pytest.approx(seen[0], rel=1e-4, abs=1e-6)
+
+
+def test_a_group_computes_its_prompt_once_and_learns_the_same():
+    blobs = Blobs()
+    prompt = turn("p", "r", prompt=20).prompt_ids
+    members = [dataclasses.replace(turn(f"t{i}", f"r{i}", seed=i), prompt_ids=prompt) for i in range(3)]
+    episodes = [blobs.seal(f"e{i}", [made], {f"r{i}": 1.0 - i}) for i, made in enumerate(members)]
+    batch = one_batch(1, episodes, 15)
+    # The last token of each row is only predicted: 24 are read, of which the first 20 are the prompt.
+    together, apart = (trainer(blobs, max_tokens_per_microbatch=budget).update(batch.minibatches[0], batch) for budget in (1000, 1))
+    assert (together["packed_tokens"], apart["packed_tokens"], together["row_tokens"]) == (20 + 3 * 4, 3 * 24, 3 * 25)
+    assert [together[name] for name in SAME] == pytest.approx([apart[name] for name in SAME], rel=1e-4, abs=1e-6)
+
+
+def test_a_turn_that_one_path_trains_and_another_only_reads_is_computed_once():
+    blobs = Blobs()
+    turns = [
+        turn("a", "r", prompt=20, completion=6),
+        turn("b", "r", prompt=3, completion=4, seed=1, parent=("a", 26)),
+        turn("c", "r", prompt=3, completion=4, seed=2, parent=("a", 22), temperature=0.5),
+    ]
+    batch = one_batch(1, [blobs.seal("e", turns, {"r": 0.5})], 6 + 4 + 4)
+    together, apart = (trainer(blobs, max_tokens_per_microbatch=budget).update(batch.minibatches[0], batch) for budget in (1000, 1))
+    assert (together["packed_tokens"], apart["packed_tokens"]) == (22 + 10 + 6, 32 + 28)
+    assert [together[name] for name in SAME] == pytest.approx([apart[name] for name in SAME], rel=1e-4, abs=1e-6)
 
 
 def test_learning_rate_zero_leaves_the_weights_bit_equal():
