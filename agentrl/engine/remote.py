@@ -77,17 +77,18 @@ class RemoteEngine:
         ended = False
         try:
             link.peer.send(Generate(id, prompt_ids, sampling, session, deadline_s, stream))
-            while not ended:
-                with _deadline(
-                    until - time.monotonic(), f"the engine at {self._address} kept a call past its deadline of {deadline_s:g} s"
-                ):
+            with mailbox.deadline(until - time.monotonic(), lambda: self._late(deadline_s)):
+                while not ended:
                     chunk: Chunk = await mailbox.take()
-                ended = chunk.finish_reason is not None
-                yield chunk
+                    ended = chunk.finish_reason is not None
+                    yield chunk
         finally:
             link.close(id)
             if not ended:
                 link.peer.send(Cancel(id))
+
+    def _late(self, deadline_s: float) -> EngineError:
+        return EngineError(f"the engine at {self._address} kept a call past its deadline of {deadline_s:g} s; it was given up")
 
     async def pause(self, mode: PauseMode) -> None:
         await self._control(lambda id: Pause(id, mode))

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
@@ -124,14 +123,14 @@ class TorchEngine:
         worker = self._running()
         mailbox = Mailbox()
         call = self._call(prompt_ids, sampling, session, stream, worker, mailbox)
-        until = time.monotonic() + deadline_s
         worker.tell(lambda: self._scheduler.submit(call))
         ended = False
         try:
-            while not ended:
-                chunk = await _take(mailbox, until, deadline_s)
-                ended = chunk.finish_reason is not None
-                yield chunk
+            with mailbox.deadline(deadline_s, lambda: _late(deadline_s)):
+                while not ended:
+                    chunk: Chunk = await mailbox.take()
+                    ended = chunk.finish_reason is not None
+                    yield chunk
         finally:
             if not ended:
                 worker.tell(lambda: self._scheduler.cancel(call))
@@ -232,13 +231,8 @@ class TorchEngine:
         return self._worker
 
 
-async def _take(mailbox: Mailbox, until: float, deadline_s: float) -> Chunk:
-    try:
-        with anyio.fail_after(until - time.monotonic()):
-            chunk: Chunk = await mailbox.take()
-            return chunk
-    except TimeoutError:
-        raise EngineError(f"the call did not end within its deadline of {deadline_s:g} s; it was cancelled") from None
+def _late(deadline_s: float) -> EngineError:
+    return EngineError(f"the call did not end within its deadline of {deadline_s:g} s; it was cancelled")
 
 
 def _retained_budget(device: torch.device) -> int:
