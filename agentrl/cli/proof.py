@@ -1,5 +1,7 @@
 """The end of a run: what it can prove of itself, and what to do next."""
 
+from collections import Counter
+
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -24,13 +26,25 @@ def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder
         first, last = recorder.evaluations[0], recorder.evaluations[-1]
         table.add_row("held-out reward", f"{score(first)} at step {first.step} → {score(last)} at step {last.step}")
     table.add_row("audit", verdict(report))
-    table.add_row("forks", str(recorder.forks))
+    table.add_row("forks", by_reason(recorder.forks))
+    table.add_row("left out", f"agent runs dropped {by_reason(recorder.dropped)}; attempts rejected {by_reason(recorder.rejected)}")
     table.add_row("largest |π - μ| at staleness 0", f"{recorder.gap_at_0_max:.2g} nats")
     table.add_row("staleness max", f"{recorder.staleness_max} versions")
-    table.add_row("tokens", f"{recorder.trained_tokens} trained, {recorder.masked_tokens} masked as too old")
+    table.add_row(
+        "tokens",
+        f"{recorder.trained_tokens} trained, {recorder.masked_tokens} masked as too old, untrainable {by_reason(recorder.untrainable)}",
+    )
+    if recorder.wishes:
+        table.add_row("replaced sampling wishes", by_reason(Counter(recorder.wishes)))
     if folder.plot.exists():
         table.add_row("plot", str(folder.plot))
     console.print(Panel(table, title=f"{folder.name}: {reason}", title_align="left", expand=False))
     console.print(
         f"next:  agentrl episodes {folder.name}\n       agentrl audit {folder.name}\n       agentrl eval {folder.name}", highlight=False
     )
+
+
+def by_reason(counts: Counter[str]) -> str:
+    """The sum, and what it is made of: "3 (lost 2, error 1)"."""
+    parts = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    return f"{counts.total()} ({parts})" if parts else "0"

@@ -69,6 +69,7 @@ def _train(config: RunConfig, folder: RunFolder, *, resume: bool) -> int:
     try:
         with make_view(config, folder, console) as view:
             reason = anyio.run(partial(train, config, folder, Everyone([recorder, view]), resume=resume))
+        recorder.end()
     finally:
         recorder.close()
     print_proof(console, config, folder, recorder, reason=reason)

@@ -52,6 +52,8 @@ class EpisodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     sampled_tokens: int = 0
     placements: dict[str, int] = {}
     """Turns by placement; keys that start with "forked" carry the reason."""
+    untrainable: dict[str, int] = {}
+    """Sampled tokens that were sealed as not trainable, by reason."""
     duration_s: float = 0.0
 
 

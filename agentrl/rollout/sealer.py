@@ -8,7 +8,7 @@ import msgspec
 
 from agentrl.episode import EpisodeRecord, Sealed
 from agentrl.errors import GatewayError, boundary
-from agentrl.gateway.control import Discard
+from agentrl.gateway.control import Discard, GatewayStatus
 
 R = TypeVar("R")
 
@@ -34,9 +34,16 @@ class GatewaySealer:
     async def discard(self, episode: str) -> None:
         await self._post("/control/discard", Discard(episode), dict[str, Any])
 
+    async def status(self) -> GatewayStatus:
+        """What the gateway counted since its start."""
+        return await self._ask("GET", "/control/status", None, GatewayStatus)
+
     async def _post(self, path: str, message: msgspec.Struct, answer: type[R]) -> R:
+        return await self._ask("POST", path, msgspec.msgpack.encode(message), answer)
+
+    async def _ask(self, method: str, path: str, body: bytes | None, answer: type[R]) -> R:
         try:
-            async with self._http.post(self._url + path, data=msgspec.msgpack.encode(message)) as reply:
+            async with self._http.request(method, self._url + path, data=body) as reply:
                 body = await reply.read()
         except (aiohttp.ClientError, OSError) as cause:
             raise GatewayError(f"the gateway at {self._url} did not answer {path}: {cause or type(cause).__name__}") from cause

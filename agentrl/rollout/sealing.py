@@ -4,6 +4,7 @@ The worker is answered before that, so a slow disk holds nobody's slot; posted r
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -145,10 +146,11 @@ def _scored(record: EpisodeRecord, sealed: Sealed) -> Scored:
 
 
 def _event(worker: str, record: EpisodeRecord, sealed: Sealed) -> EpisodeEvent:
-    placements: dict[str, int] = {}
+    placements: Counter[str] = Counter()
+    untrainable: Counter[str] = Counter()
     for stats in sealed.runs.values():
-        for placement, count in stats.placements.items():
-            placements[placement] = placements.get(placement, 0) + count
+        placements.update(stats.placements)
+        untrainable.update(stats.untrainable)
     return EpisodeEvent(
         episode=record.id,
         split=record.split,
@@ -158,6 +160,7 @@ def _event(worker: str, record: EpisodeRecord, sealed: Sealed) -> EpisodeEvent:
         terminal=record.terminal,
         turns=sum(stats.turns for stats in sealed.runs.values()),
         sampled_tokens=sum(stats.sampled for stats in sealed.runs.values()),
-        placements=placements,
+        placements=dict(placements),
+        untrainable=dict(untrainable),
         duration_s=record.ended_at - record.started_at,
     )

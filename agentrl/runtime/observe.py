@@ -41,6 +41,9 @@ class RunObserver(Observer):
     def control(self, reward: float) -> None:
         """What a policy without the skill would earn on the held-out tasks."""
 
+    def replaced(self, wishes: dict[str, int]) -> None:
+        """At the end: sampling parameters that scaffolds asked for and the run replaced, by name."""
+
     def note(self, text: str) -> None:
         """Something that a person should read."""
 
@@ -62,6 +65,10 @@ class Everyone(RunObserver):
     def control(self, reward: float) -> None:
         for observer in self._run_observers():
             observer.control(reward)
+
+    def replaced(self, wishes: dict[str, int]) -> None:
+        for observer in self._run_observers():
+            observer.replaced(wishes)
 
     def note(self, text: str) -> None:
         for observer in self._run_observers():

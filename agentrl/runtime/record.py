@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from agentrl.rollout.observer import (
     BatchEvent,
@@ -16,9 +17,20 @@ from agentrl.rollout.observer import (
 from agentrl.runtime.metrics import MetricsLog
 from agentrl.runtime.observe import Load, RunObserver
 
+FORKED = "forked:"
+
+
+class Drop(NamedTuple):
+    """What dropped agent runs are counted by: whether dropping favours short or poor episodes must be seen."""
+
+    reason: str
+    reward: float | None
+    """To two decimals."""
+    length_decile: int
+
 
 class Recorder(RunObserver):
-    """Writes every event that says something about the run; keeps counts."""
+    """Writes every event that says something about the run; keeps counts, of this process: a resume starts them anew."""
 
     def __init__(self, path: Path) -> None:
         self._log = MetricsLog(path)
@@ -27,7 +39,13 @@ class Recorder(RunObserver):
         self.evaluations: list[EvaluationEvent] = []
         self.placements: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self.drops: Counter[Drop] = Counter()
+        self.untrainable: Counter[str] = Counter()
+        """Sampled tokens of training episodes that were sealed as not trainable, by reason."""
+        self.wishes: dict[str, int] = {}
+        self._dropped_since: Counter[str] = Counter()
+        """The last step."""
+        self._untrainable_since: Counter[str] = Counter()
         self.episodes = 0
         self.masked_tokens = 0
         self.trained_tokens = 0
@@ -39,8 +57,29 @@ class Recorder(RunObserver):
         self._log.close()
 
     @property
-    def forks(self) -> int:
-        return sum(count for name, count in self.placements.items() if name.startswith("forked"))
+    def forks(self) -> Counter[str]:
+        """Turns by the reason of their fork."""
+        return Counter({name.removeprefix(FORKED): count for name, count in self.placements.items() if name.startswith(FORKED)})
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Agent runs by reason."""
+        dropped: Counter[str] = Counter()
+        for drop, count in self.drops.items():
+            dropped[drop.reason] += count
+        return dropped
+
+    def end(self) -> None:
+        """The tables of a run that ended well or was stopped."""
+        runs = sorted(self.drops.items(), key=lambda item: (item[0].reason, item[0].length_decile, item[0].reward or 0.0))
+        self._write("drops", runs=[{**drop._asdict(), "count": count} for drop, count in runs])
+        self._write(
+            "counts",
+            placements=dict(self.placements),
+            rejected=dict(self.rejected),
+            untrainable_tokens=dict(self.untrainable),
+            replaced_wishes=self.wishes,
+        )
 
     def control(self, reward: float) -> None:
         self._write("control", reward=reward)
@@ -72,17 +111,33 @@ class Recorder(RunObserver):
                 "batch_staleness_max": batch.staleness_max,
             }
         waits = {"engine_busy": self._load.engine_busy, "sampled_per_s": self._load.sampled_per_s}
-        self._write("step", step=event.step, **of_batch, **waits, forks=self.forks, **event.metrics)
+        counts = {
+            "forks": self.forks.total(),
+            "fork_reasons": dict(self.forks),
+            "dropped_runs": dict(self._dropped_since),
+            "untrainable_tokens": dict(self._untrainable_since),
+        }
+        self._dropped_since.clear()
+        self._untrainable_since.clear()
+        self._write("step", step=event.step, **of_batch, **waits, **counts, **event.metrics)
 
     def episode(self, event: EpisodeEvent) -> None:
         self.episodes += not event.reason
         self.placements.update(event.placements)
+        if event.split == "train":
+            self.untrainable.update(event.untrainable)
+            self._untrainable_since.update(event.untrainable)
         if event.reason:
             self.rejected[event.reason] += 1
             self._write("rejected", episode=event.episode, reason=event.reason, detail=event.detail, again=event.again)
 
     def drop(self, event: DropEvent) -> None:
-        self.dropped[event.reason] += 1
+        reward = None if event.reward is None else round(event.reward, 2)
+        self.drops[Drop(event.reason, reward, event.length_decile)] += 1
+        self._dropped_since[event.reason] += 1
+
+    def replaced(self, wishes: dict[str, int]) -> None:
+        self.wishes = wishes
 
     def evaluation(self, event: EvaluationEvent) -> None:
         self.evaluations.append(event)

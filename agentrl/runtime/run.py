@@ -2,12 +2,15 @@
 
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
+
 from agentrl.engine.remote import RemoteEngine
 from agentrl.env import Env, Task, make
+from agentrl.errors import GatewayError
 from agentrl.ledger import Ledger
 from agentrl.ledger.entry import Published, Served
 from agentrl.objective.advantage import Advantage, advantage_of, shuffled
@@ -26,6 +29,7 @@ from agentrl.runtime.prepare_process import Prepared, PrepareSpec
 from agentrl.runtime.service import model_service
 
 CACHE = Path.home() / ".cache" / "agentrl"
+STATUS_S = 10.0
 
 
 async def train(config: RunConfig, folder: RunFolder, observer: RunObserver, *, resume: bool = False) -> str:
@@ -110,6 +114,13 @@ async def _crew(
             controller=controller,
             everyone=everyone,
         )
+        await _tell_replaced(sealer, everyone)
+
+
+async def _tell_replaced(sealer: GatewaySealer, everyone: Everyone) -> None:
+    """The run is made: a gateway that does not answer any more spoils nothing."""
+    with suppress(GatewayError), anyio.move_on_after(STATUS_S):
+        everyone.replaced((await sealer.status()).replaced_wishes)
 
 
 def _comparison(config: RunConfig) -> Advantage:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentrl.rollout.observer import BatchEvent, EpisodeEvent, EvaluationEvent, StepEvent, UpdateEvent, WorkerEvent
+from agentrl.rollout.observer import BatchEvent, DropEvent, EpisodeEvent, EvaluationEvent, StepEvent, UpdateEvent, WorkerEvent
 from agentrl.runtime.record import Recorder
 from tests.unit.train.feed import Blobs, eight_episodes, one_batch
 from tests.unit.train.test_trainer import trainer
@@ -30,12 +30,15 @@ def whole_run(path: Path) -> set[str]:
     recorder.batch(_any(BatchEvent))
     recorder.step(StepEvent(step=0, steps=1, metrics=trainer_metrics()))
     recorder.episode(EpisodeEvent(episode="e", split="train", task_id="t", worker="w", reason="error"))
+    recorder.drop(_any(DropEvent))
     recorder.evaluation(_any(EvaluationEvent))
     recorder.update(UpdateEvent(version=1, engine="engine", outcome="served"))
     recorder.worker(WorkerEvent(worker="w", what="frozen"))
+    recorder.end()
     recorder.close()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {key for line in lines for key in line} | {line["kind"] for line in lines}
+    of_drops = {key for line in lines if line["kind"] == "drops" for row in line["runs"] for key in row}
+    return {key for line in lines for key in line} | of_drops | {line["kind"] for line in lines}
 
 
 def _any(kind: type[msgspec.Struct]) -> msgspec.Struct:

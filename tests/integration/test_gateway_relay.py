@@ -116,6 +116,7 @@ async def _played(folder: Path, config: GatewayConfig) -> tuple[EpisodeRecord, S
         GatewaySealer(serving.url, token="t") as sealer,
     ):
         record = await play(Parrot(), Task("Say polly."), door)
+        assert (await sealer.status()).calls == 1
         return record, await sealer.seal(record)
 
 
