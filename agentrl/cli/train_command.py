@@ -11,7 +11,7 @@ import tomli_w
 from agentrl.cli.subject import with_key
 from agentrl.env import make
 from agentrl.errors import ConfigError
-from agentrl.runtime.config import RunConfig, as_tree, load_config
+from agentrl.runtime.config import RunConfig, as_tree, load_config, with_env
 from agentrl.runtime.folder import RunFolder
 
 USAGE = """usage: agentrl train --env E [--model M] [--name N] [--seed S] [--config FILE.toml] [--dry-run] [--section.key value …]
@@ -43,7 +43,7 @@ def run(words: Sequence[str]) -> int:
     config.check_trainable()
     name = config.name or default_name(config)
     # An environment that cannot be made is refused before there is a folder.
-    make(config.env_name, config.env_settings)
+    config = with_env(config, make(config.env_name, config.env_settings))
     if own.dry_run:
         print("\n".join(placement(config)) + "\n")
         print(tomli_w.dumps(as_tree(config)), end="")

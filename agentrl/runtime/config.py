@@ -8,6 +8,7 @@ import msgspec
 
 from agentrl.config import Section, build, merge, parse_flags, read_toml
 from agentrl.engine.config import EngineConfig, ModelConfig, SamplingConfig
+from agentrl.env import Env
 from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.objective.config import ObjectiveConfig
@@ -76,13 +77,28 @@ class RunConfig(Section, frozen=True):
             )
 
 
+def with_env(config: RunConfig, env: Env) -> RunConfig:
+    """With every setting of the environment in its section, defaults too: what a run was is not to change with a later release."""
+    return msgspec.structs.replace(config, env={"name": config.env_name, **without_none(msgspec.to_builtins(env.config))})
+
+
 def load_config(words: Sequence[str], *, toml: Path | None = None) -> RunConfig:
     """Flags over the TOML file over the model's defaults over the sections' own. Raises ConfigError."""
-    given = merge(read_toml(toml) if toml else {}, parse_flags(words, ALIASES))
+    written, flags = read_toml(toml) if toml else {}, parse_flags(words, ALIASES)
+    if _env_of(flags) not in (None, _env_of(written)):
+        # Settings belong to the environment that they were written for.
+        written.pop("env", None)
+    given = merge(written, flags)
     if isinstance(given.get("env"), list):
         raise ConfigError("several [[env]] tables are not supported yet; give one [env] table with a name")
     name = given.get("model", {}).get("name", ModelConfig().name) if isinstance(given.get("model", {}), Mapping) else ""
     return build(RunConfig, merge(TINY if name == "tiny" else {}, given))
+
+
+def _env_of(tree: Mapping[str, Any]) -> Any:
+    """The environment's name, if there is one."""
+    env = tree.get("env")
+    return env.get("name") if isinstance(env, Mapping) else None
 
 
 def as_tree(config: RunConfig) -> dict[str, Any]:
