@@ -35,7 +35,7 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 EXPERT = Skill(aims=1.0, slips=0.0, rushes=0.0, quits=0.0, submits=1.0)
-NOVICE = Skill(aims=0.4, slips=0.03, rushes=0.33, quits=0.22, submits=0.9)
+NOVICE = Skill(aims=0.4, slips=0.03, rushes=0.45, quits=0.27, submits=0.9)
 EXPERTS = 0.25
 """Share of conversations that an expert leads."""
 
