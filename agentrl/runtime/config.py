@@ -17,7 +17,7 @@ from agentrl.train.config import TrainConfig
 
 ALIASES = {"env": "env.name", "model": "model.name"}
 TINY: dict[str, Any] = {
-    "train": {"lr": 1.2e-3, "warmup_steps": 8, "schedule": "linear", "steps": 90, "save_every": 30},
+    "train": {"lr": 1.2e-3, "warmup_steps": 8, "schedule": "linear", "steps": 120, "save_every": 40},
     "engine": {"slots": 128, "context_length": 512},
     "rollout": {"concurrency": 128},
     "eval": {"every": 20},
