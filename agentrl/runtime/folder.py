@@ -18,6 +18,8 @@ from agentrl.config import did_you_mean
 from agentrl.errors import ConfigError
 
 RUNS = Path("runs")
+CACHE = Path.home() / ".cache" / "agentrl"
+"""Models made or converted here, for all runs."""
 
 
 class RunFolder:

@@ -22,13 +22,12 @@ from agentrl.rollout.schedule import Schedule
 from agentrl.rollout.sealer import GatewaySealer
 from agentrl.runtime.config import RunConfig
 from agentrl.runtime.crew import Crew
-from agentrl.runtime.folder import RunFolder
+from agentrl.runtime.folder import CACHE, RunFolder
 from agentrl.runtime.observe import Everyone, RunObserver
 from agentrl.runtime.prepare import prepare
 from agentrl.runtime.prepare_process import Prepared, PrepareSpec
 from agentrl.runtime.service import model_service
 
-CACHE = Path.home() / ".cache" / "agentrl"
 STATUS_S = 10.0
 
 
