@@ -34,7 +34,7 @@ class TrainConfig(Section, frozen=True):
     grad_clip: float = 1.0
     """Largest norm of the whole gradient; 0 clips nothing."""
     max_tokens_per_microbatch: int = 4096
-    """Tokens in one forward and backward. A longer row goes alone. Changes memory and speed, never the loss."""
+    """Tokens in one forward and backward, what rows share from their start once. A longer row goes alone. Never changes the loss."""
     gradient_checkpointing: bool = False
     """Recompute activations layer by layer: less memory, a third more time."""
     save_every: int = 50
