@@ -27,8 +27,6 @@ class WarmStart(msgspec.Struct, frozen=True):
     warmup_steps: int = 20
     listening: float = 0.3
     """Weight of tokens that the assistant reads, against 1 for those it writes: predicting what a tool says teaches what tools do."""
-    limit_s: float = 240.0
-    """The schedule ends no later than this, on however slow a machine; only then does the result depend on the clock."""
 
 
 class Recipe(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ Matrices are updated by Muon (orthogonalised momentum, arXiv:2502.16982), which 
 and norms by AdamW.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,13 +34,9 @@ def warm_start(model: LlamaForCausalLM, batches: Iterator[Batch], recipe: WarmSt
     """Train `model` in place."""
     optimizers = _optimizers(model, recipe)
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    started = time.monotonic()
     model.train()
     for step in range(recipe.steps):
-        done = max(step / recipe.steps, (time.monotonic() - started) / recipe.limit_s)
-        if done >= 1:
-            break
-        scale = min((step + 1) / recipe.warmup_steps, 1.0) * (1 - done)
+        scale = min((step + 1) / recipe.warmup_steps, 1.0) * (1 - step / recipe.steps)
         for group, peak in zip((group for optimizer in optimizers for group in optimizer.param_groups), peaks, strict=True):
             group["lr"] = peak * scale
         loss = _loss(model, next(batches), recipe.listening)
