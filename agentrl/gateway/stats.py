@@ -12,10 +12,11 @@ from agentrl.gateway.session import OpenSession
 
 def without_undelivered(session: OpenSession) -> Iterator[Turn]:
     """The session's turns; what never reached the scaffold and was not gone on from is masked: it had no part in the reward."""
-    turns = list(session.placer.trie)
-    parents = {turn.parent.turn for turn in turns if turn.parent is not None}
-    for turn in turns:
-        yield _masked(turn) if turn.id in session.undelivered and turn.id not in parents else turn
+    trie = session.placer.trie
+    # A turn that shares less than the whole of another (its prompt, for a new try at the same point) does not go on from it.
+    continued = {at.turn for at in (turn.parent for turn in trie) if at is not None and at.prefix_len == trie.full_len(at.turn)}
+    for turn in trie:
+        yield _masked(turn) if turn.id in session.undelivered and turn.id not in continued else turn
 
 
 def _masked(turn: Turn) -> Turn:

@@ -135,6 +135,20 @@ async def test_what_was_never_delivered_is_not_trained(tmp_path: Path) -> None:
         assert sealed.runs["main"].untrainable == {"undelivered": 9}
 
 
+async def test_a_new_try_at_the_same_point_does_not_make_the_undelivered_one_trained(tmp_path: Path) -> None:
+    config = GatewayConfig(linger_s=20.0)
+    async with scripted_gateway(tmp_path, ["abcdefgh", "next"], latency=SLOW, config=config) as policy:
+        session = await policy.open()
+        await break_off(policy, session, stream=False)
+        await idle(policy)
+        await post(session, {**BODY, "user": "another body"})
+        sealed, (lost, seen) = await policy.seal()
+        assert seen.parent is not None
+        assert seen.parent.turn == lost.id  # they share the prompt
+        assert (lost.mask.any(), seen.mask.all()) == (False, True)
+        assert sealed.runs["main"].untrainable == {"undelivered": 9}
+
+
 async def test_what_the_scaffold_goes_on_from_was_delivered(tmp_path: Path) -> None:
     config = GatewayConfig(linger_s=20.0)
     async with scripted_gateway(tmp_path, ["abcdefgh", "next"], latency=SLOW, config=config) as policy:
