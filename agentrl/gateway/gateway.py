@@ -168,7 +168,7 @@ class Gateway:
             async with lock:
                 yield
         finally:
-            if not lock.statistics().tasks_waiting:
+            if not lock.locked():  # nobody holds it, and so nobody waits
                 self._sealing.pop(episode, None)
 
     async def _close(self, episode: str) -> list[OpenSession]:

@@ -74,8 +74,10 @@ class _Face:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         gateway = self._gateway
-        session = gateway.session(_secret(request))
+        secret = _secret(request)
+        gateway.session(secret)  # refused before the body is read, and again if the session was closed meanwhile
         body = await request.read()
+        session = gateway.session(secret)
         asked = chat.ChatRequest(body)
         key = hash((body, request.headers.get("idempotency-key")))
         call = _repeated(session, key, request)

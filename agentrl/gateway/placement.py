@@ -115,8 +115,9 @@ class Placer:
 
     def tokens(self, point: Parent) -> NDArray[np.int32]:
         """[point.prefix_len]"""
-        if self._newest is not None and self._newest[0] == point.turn:
-            return self._newest[1][: point.prefix_len]
+        newest = self._newest  # read once: this may run in a thread while another turn settles
+        if newest is not None and newest[0] == point.turn:
+            return newest[1][: point.prefix_len]
         return self.trie.tokens(point.turn, point.prefix_len)
 
     def settle(self, placed: Placement, turn: Turn) -> None:
