@@ -80,9 +80,15 @@ class Checkpoints:
                 files={file.name: _sum(file) for file in sorted(partial.iterdir())},
             )
             (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-        for old in _steps(self.folder)[self.keep :]:
-            shutil.rmtree(old)
+        self._let_go(path)
         return path
+
+    def _let_go(self, newest: Path) -> None:
+        """Of all but the newest `keep`. One of a later step is none: a resume passed it over, torn as it was, and trained those steps anew."""
+        steps = _steps(self.folder)
+        at = steps.index(newest)
+        for gone in (*steps[:at], *steps[at + self.keep :]):
+            shutil.rmtree(gone)
 
     @contextmanager
     def _whole_or_nothing(self, path: Path) -> Iterator[Path]:
@@ -184,7 +190,7 @@ def _carry(source: Path, target: Path) -> None:
 
 def _steps(folder: Path) -> list[Path]:
     """Newest first."""
-    return sorted(folder.glob("step-*"), key=lambda path: path.name, reverse=True)
+    return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def _sum(file: Path) -> FileSum:

@@ -131,6 +131,19 @@ def test_harm_to_any_file_is_refused_by_name_and_the_older_one_is_found(source, 
         latest(checkpoints.folder)
 
 
+def test_a_torn_checkpoint_that_was_passed_over_costs_no_whole_one(tmp_path, source):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, source=source)
+    ours = trainer(source, Blobs())
+    ours.step = 9
+    later = checkpoints.save(ours, policy_version=9, ledger_position=9)
+    (later / "manifest.json").write_text("{")
+    ours.step = 5
+    saved = checkpoints.save(ours, policy_version=10, ledger_position=12)
+    found = latest(checkpoints.folder)
+    assert found is not None
+    assert (found.path, found.refused) == (saved, ())
+
+
 def test_no_checkpoint_is_none(tmp_path):
     assert latest(tmp_path / "nothing") is None
 
