@@ -84,7 +84,7 @@ class Checkpoints:
         return path
 
     def _let_go(self, newest: Path) -> None:
-        """Of all but the newest `keep`. One of a later step is none: a resume passed it over, torn as it was, and trained those steps anew."""
+        """Of all but the newest `keep`. One of a later step is not one of them: it was torn, and a resume passed it over."""
         steps = _steps(self.folder)
         at = steps.index(newest)
         for gone in (*steps[:at], *steps[at + self.keep :]):
