@@ -24,7 +24,10 @@ JOURNAL = "ledger.sqlite"
 
 
 class Decile(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenth of the scored training episodes, by sampled tokens; equal lengths share one. Rates are shares of its episodes, or of its kept tokens."""
+    """A tenth of the scored training episodes, by sampled tokens; equal lengths share one.
+
+    Rates are shares of its episodes, or of its kept tokens.
+    """
 
     longest: int
     """tokens"""
