@@ -10,7 +10,7 @@ from agentrl.bench.reach import ANSWER
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.serve import serve
 from agentrl.gateway.tokenizer import Tokenizer
-from agentrl.runtime.child import read_spec, say_ready
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 from agentrl.testing.model import END, START
 
@@ -43,7 +43,7 @@ async def run(spec: ScriptedSpec) -> None:
 
     engine = ScriptedEngine(script, eos_token_id=tokenizer.added[END])
     async with anyio.create_task_group() as tasks:
-        say_ready(ScriptedReady(await tasks.start(serve, engine, spec.address)))
+        tell(ScriptedReady(await tasks.start(serve, engine, spec.address)))
 
 
 if __name__ == "__main__":

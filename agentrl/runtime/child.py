@@ -1,7 +1,8 @@
-"""The child's side of supervision: spec on stdin, one ready line on stdout, and death when stdin closes.
+"""The child's side of supervision: spec on stdin, a ready line on stdout, and death when stdin closes.
 
 A specification may hold secrets, so it never stands on a command line or in the environment. The parent keeps the pipe open for as long as
-it lives: the end of stdin is how a child learns of its parent's death, whatever killed it, and no child outlives its run.
+it lives: the end of stdin is how a child learns of its parent's death, whatever killed it, and no child outlives its run. Nor can user code
+talk to the parent: what it, or a program that it starts, prints to stdout goes to the log.
 """
 
 import os
@@ -11,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -25,6 +27,7 @@ def read_spec(kind: type[T], *, scratch: Callable[[T], str] | None = None) -> T:
 
     `scratch` names a folder that the parent removes at the end of the run; when the parent is dead, this process removes it instead.
     """
+    _to_parent()
     line = sys.stdin.buffer.readline()
     spec = msgspec.json.decode(line, type=kind)
     orphan = scratch(spec) if scratch else None
@@ -51,7 +54,15 @@ def _signal_all(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def say_ready(report: msgspec.Struct) -> None:
-    """Tell the parent where this process can be reached. Everything else that a child says goes to stderr, which is its log."""
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+@cache
+def _to_parent() -> BinaryIO:
+    """The pipe that stdout was. From the first call on stdout is stderr, which is the log: the parent reads no more than it is told, and a
+    full pipe would hold whoever prints."""
+    pipe = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return pipe
+
+
+def tell(message: msgspec.Struct) -> None:
+    """A line to the parent: where this process can be reached, or how far it is."""
+    _to_parent().write(msgspec.json.encode(message) + b"\n")

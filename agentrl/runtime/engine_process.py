@@ -7,7 +7,7 @@ import msgspec
 
 from agentrl.engine.config import EngineConfig
 from agentrl.engine.serve import serve
-from agentrl.runtime.child import read_spec, say_ready
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 
 MODULE = "agentrl.runtime.engine_process"
@@ -41,7 +41,7 @@ async def run(spec: EngineSpec) -> None:
         anyio.create_task_group() as tasks,
     ):
         address = await tasks.start(serve, engine, spec.address)
-        say_ready(EngineReady(address=address, context_length=engine.capabilities().context_length))
+        tell(EngineReady(address=address, context_length=engine.capabilities().context_length))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from agentrl.engine.config import ModelConfig
 from agentrl.engine.remote import RemoteEngine
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.serve import serve, tune_collector
-from agentrl.runtime.child import read_spec, say_ready
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 
 MODULE = "agentrl.runtime.gateway_process"
@@ -49,7 +49,7 @@ async def run(spec: GatewaySpec) -> None:
         ) as serving,
     ):
         tune_collector()
-        say_ready(GatewayReady(url=serving.url))
+        tell(GatewayReady(url=serving.url))
         await anyio.sleep_forever()
 
 

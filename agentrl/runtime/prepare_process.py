@@ -3,7 +3,6 @@
 It says what it is doing, a JSON line each, and ends with one line that says where things are.
 """
 
-import sys
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,7 @@ import anyio
 import msgspec
 
 from agentrl.env import Env, Split, Task, make
-from agentrl.runtime.child import read_spec
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 
 MODULE = "agentrl.runtime.prepare_process"
@@ -66,11 +65,6 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 Line = Doing | Prepared | Refused
 
 
-def say(line: Line) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def run(spec: PrepareSpec) -> Prepared:
     # torch is loaded here, after the parent's pipe is watched.
     from agentrl.train.checkpoint import latest
@@ -92,7 +86,7 @@ def _model(spec: PrepareSpec, env: Env) -> Path:
     from agentrl.train.tiny.warmstart import Progress
 
     def warm(at: Progress) -> None:
-        say(Doing(f"warm start on demonstrations, step {at.step}/{at.steps}, loss {at.loss:.2f}", at.step / at.steps))
+        tell(Doing(f"warm start on demonstrations, step {at.step}/{at.steps}, loss {at.loss:.2f}", at.step / at.steps))
 
     if spec.model == "tiny":
         return prepare_tiny(env, seed=spec.seed, cache_dir=Path(spec.cache), progress=warm)
@@ -132,9 +126,9 @@ def main() -> None:
     from agentrl.errors import AgentRLError
 
     try:
-        say(run(read_spec(PrepareSpec)))
+        tell(run(read_spec(PrepareSpec)))
     except AgentRLError as error:
-        say(Refused(type(error).__name__, str(error)))
+        tell(Refused(type(error).__name__, str(error)))
 
 
 if __name__ == "__main__":

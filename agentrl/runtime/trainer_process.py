@@ -7,7 +7,7 @@ import fsspec
 import msgspec
 
 from agentrl.objective.config import ObjectiveConfig
-from agentrl.runtime.child import read_spec, say_ready
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 from agentrl.train.config import TrainConfig
 
@@ -75,7 +75,7 @@ def run(spec: TrainerSpec) -> None:
     position = restore(Path(spec.checkpoint), trainer).ledger_position if spec.checkpoint else 0
     controller = ControllerClient(spec.controller, spec.token)
     publication = Publication(WeightPublisher(Path(spec.weights)), controller.report_ready, next_version=spec.next_version)
-    say_ready(TrainerReady(parameters=sum(p.numel() for _, p in policy.named_parameters()), step=trainer.step))
+    tell(TrainerReady(parameters=sum(p.numel() for _, p in policy.named_parameters()), step=trainer.step))
     train(trainer, controller, publication, checkpoints, ledger_position=position)
 
 

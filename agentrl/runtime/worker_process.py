@@ -12,7 +12,7 @@ from agentrl.engine.config import SamplingConfig
 from agentrl.env import make
 from agentrl.rollout.config import RolloutConfig
 from agentrl.rollout.worker import work
-from agentrl.runtime.child import read_spec, say_ready
+from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 
 MODULE = "agentrl.runtime.worker_process"
@@ -38,7 +38,7 @@ async def run(spec: WorkerSpec) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
         env = make(spec.env, spec.settings)
-        say_ready(WorkerReady(worker=spec.worker))
+        tell(WorkerReady(worker=spec.worker))
         await work(
             env,
             controller=spec.controller,

@@ -38,6 +38,17 @@ async def test_a_child_and_its_descendants_end_with_the_context(tmp_path: Path) 
     await until_dead(ready.grandchild)
 
 
+async def test_what_a_child_prints_is_its_log_and_never_taken_for_its_word(tmp_path: Path) -> None:
+    async with child("test", MODULE, Spec("chatty", str(tmp_path)), log=tmp_path / "log") as process:
+        await process.ready(Ready, within_s=30)
+        with anyio.fail_after(20):
+            while not (tmp_path / "done").exists():  # noqa: ASYNC110 (another process's work has no event to await)
+                await anyio.sleep(0.02)
+    log = (tmp_path / "log").read_text()
+    assert "printed at import" in log
+    assert "printed by a program" in log
+
+
 async def test_a_death_before_ready_shows_the_log(tmp_path: Path) -> None:
     async with child("test", MODULE, Spec("die"), log=tmp_path / "log") as process:
         with pytest.raises(ProcessError, match=r"(?s)test process ended with status 3.*the cause, in the last line.*full log: "):
