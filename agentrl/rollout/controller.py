@@ -143,7 +143,15 @@ class Controller:
         )
         self._sealing = Sealing(ledger, self._work, sealer, on_settled=self._bell.ring, observer=observer)
         self._dispatcher = Dispatcher(
-            ledger, self._work, self, plan.leases, lease_s=lease_s, on_done=self._sealing.take, observer=observer, bell=self._bell
+            ledger,
+            self._work,
+            self,
+            plan.leases,
+            lease_s=lease_s,
+            on_done=self._sealing.take,
+            on_lost=self._sealing.forget,
+            observer=observer,
+            bell=self._bell,
         )
         self._coordinator = UpdateCoordinator(
             engines,

@@ -84,16 +84,19 @@ class Dispatcher:
         *,
         lease_s: Callable[[dict[str, Any]], float],
         on_done: Callable[[str, EpisodeRecord], None],
+        on_lost: Callable[[str], None],
         observer: Observer,
         bell: Bell,
     ) -> None:
-        """`lease_s`: from a task as builtins to what an episode of it may take. `on_done(worker, record)` must not block."""
+        """`lease_s`: from a task as builtins to what an episode of it may take. `on_done(worker, record)` and
+        `on_lost(episode)`, of which nothing will be posted any more, must not block."""
         self._ledger = ledger
         self._work = work
         self._supply = supply
         self._rules = rules
         self._lease_s = lease_s
         self._on_done = on_done
+        self._on_lost = on_lost
         self._observer = observer
         self._bell = bell
         self._held: dict[str, _Held] = {}
@@ -237,6 +240,7 @@ class Dispatcher:
 
     def _lose(self, held: _Held, reason: str, detail: str, *, fault: bool = False) -> None:
         self._forget(held)
+        self._on_lost(held.work.episode)
         self._work.fail(held.work.episode, reason, fault=fault, worker=held.worker, detail=detail)
         self._bell.ring()
 

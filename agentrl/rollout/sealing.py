@@ -1,11 +1,13 @@
 """From a posted record to a scored episode: the gateway joins it with its turns into one blob, and the ledger keeps the handle.
 
-The worker is answered before that, so a slow disk holds nobody's slot; posted records wait here, a bounded number sealed at a time.
+The worker is answered before that, so a slow disk holds nobody's slot; posted records wait here, a bounded number sealed at a time. Nobody
+posts an episode whose lease was lost: the gateway is told to forget it, or its sessions would stay open for the rest of the run.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -33,7 +35,7 @@ class Sealer(Protocol):
 
 
 class Sealing:
-    """Takes posted records in, and settles their episodes."""
+    """Takes posted records in, and settles their episodes; has lost ones forgotten."""
 
     def __init__(
         self,
@@ -58,16 +60,22 @@ class Sealing:
         self._send, self._receive = anyio.create_memory_object_stream[tuple[str, EpisodeRecord]](math.inf)
         self.pending = 0
         """Records taken in and not settled."""
+        self._lost, self._next_lost = anyio.create_memory_object_stream[str](math.inf)
 
     def take(self, worker: str, record: EpisodeRecord) -> None:
         self._send.send_nowait((worker, record))
         self.pending += 1
+
+    def forget(self, episode: str) -> None:
+        """Its lease was lost."""
+        self._lost.send_nowait(episode)
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
             for _ in range(self._at_once):
                 tasks.start_soon(self._settle_all)
+            tasks.start_soon(self._forget_lost)
 
     async def _settle_all(self) -> None:
         while True:
@@ -76,19 +84,25 @@ class Sealing:
             self.pending -= 1
             self._on_settled()
 
+    async def _forget_lost(self) -> None:
+        async for episode in self._next_lost:
+            await self._close_books(self._sealer.discard(episode))
+
     async def _settle(self, worker: str, record: EpisodeRecord) -> None:
         """Scored, or rejected with its reason; a failed episode's turns are kept for `agentrl show` only if it is not run again."""
-        member = self._ledger.state.episodes.get(record.id)
-        if member is None or member.status != "done":
+        if not self._expected(record.id):
             return
         if reason := _failure(record):
             again = self._work.fail(record.id, reason, fault=True, worker=worker, detail=_why(record), terminal=record.terminal)
-            await self._put_away(record, keep=not again)
+            await self._close_books(self._sealer.discard(record.id) if again else self._sealer.seal(record))
             return
         try:
             sealed = await self._seal(record)
         except (GatewayError, StoreError) as cause:
-            self._work.fail(record.id, "unsealed", fault=True, worker=worker, detail=str(cause), terminal=record.terminal)
+            if self._expected(record.id):
+                self._work.fail(record.id, "unsealed", fault=True, worker=worker, detail=str(cause), terminal=record.terminal)
+            return
+        if not self._expected(record.id):
             return
         self._ledger.record(_scored(record, sealed))
         self._work.finished(record.id)
@@ -105,13 +119,15 @@ class Sealing:
             await anyio.sleep(self._pause_s)
         raise AssertionError("unreachable")
 
-    async def _put_away(self, record: EpisodeRecord, *, keep: bool) -> None:
-        try:
-            with anyio.move_on_after(self._deadline_s):
-                await (self._sealer.seal(record) if keep else self._sealer.discard(record.id))
-        except (GatewayError, StoreError):
-            # The episode is rejected either way; the gateway drops unsealed turns with its sessions.
-            return
+    def _expected(self, episode: str) -> bool:
+        """Not given up meanwhile, as at the end of a run."""
+        member = self._ledger.state.episodes.get(episode)
+        return member is not None and member.status == "done"
+
+    async def _close_books(self, call: Awaitable[object]) -> None:
+        """Of an episode that is rejected, whatever comes of the call."""
+        with suppress(GatewayError, StoreError), anyio.move_on_after(self._deadline_s):
+            await call
 
 
 def _failure(record: EpisodeRecord) -> str:

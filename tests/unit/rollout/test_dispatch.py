@@ -7,12 +7,14 @@ import pytest
 import trio.testing
 
 from agentrl.episode import EpisodeKey, EpisodeRecord
+from agentrl.errors import EnvError
 from agentrl.ledger import Group, Ledger
+from agentrl.ledger.entry import Scored
 from agentrl.rollout.bell import Bell
 from agentrl.rollout.dispatch import Dispatcher, LeaseRules
 from agentrl.rollout.observer import EpisodeEvent, Observer, WorkerEvent
 from agentrl.rollout.wire import EpisodeDone, Heartbeat, Lease, LeaseBeat, LeaseRequest, TaskRequest
-from agentrl.rollout.work import ATTEMPTS, WorkList
+from agentrl.rollout.work import ATTEMPTS, FAILURES_IN_A_ROW, WorkList
 
 LEASE_S = 100.0
 
@@ -47,6 +49,7 @@ class Desk:
         self.bell = Bell()
         self.closed: list[Group] = []
         self.posted: list[str] = []
+        self.lost: list[str] = []
         self.work = WorkList(self.ledger, seed=0, retries=retries, on_closed=self.closed.append, observer=self.log)
         self.dispatcher = Dispatcher(
             self.ledger,
@@ -55,6 +58,7 @@ class Desk:
             LeaseRules(lost_after_s=10, frozen_after_s=30, grace_s=5),
             lease_s=lambda task: LEASE_S,
             on_done=lambda worker, record: self.posted.append(record.id),
+            on_lost=self.lost.append,
             observer=self.log,
             bell=self.bell,
         )
@@ -166,6 +170,7 @@ async def test_a_frozen_worker_loses_all_and_its_holder_alone_is_blamed() -> Non
         (leases[2].episode, "released", True),
     ]
     assert [(event.worker, event.what, event.detail) for event in desk.log.workers] == [("w", "frozen", "stack")]
+    assert desk.lost == [lease.episode for lease in leases]
     assert [lease.key.member for lease in await desk.lease("other")] == [0, 2]
 
 
@@ -236,3 +241,31 @@ async def test_withdrawn_leases_are_told_at_the_next_heartbeat() -> None:
     assert desk.beat(lease) == (lease.id,)
     assert not desk.post(lease)
     assert not desk.ledger.state.in_flight
+
+
+async def test_an_environment_whose_every_episode_fails_ends_the_run_and_one_that_works_again_does_not() -> None:
+    desk = Desk()
+
+    async def fail_some(task: str, count: int) -> None:
+        desk.issue(task, size=count)
+        for _ in range(count):
+            (lease,) = await desk.lease(capacity=1)
+            desk.work.fail(lease.episode, "error", fault=True, detail="reward: ValueError: boom")
+
+    await fail_some("a", FAILURES_IN_A_ROW - 1)
+    desk.issue("good", size=1)
+    (lease,) = await desk.lease()
+    desk.post(lease)
+    desk.ledger.record(Scored(lease.episode, "h", ()))
+    desk.work.finished(lease.episode)
+    await fail_some("b", FAILURES_IN_A_ROW - 1)
+    with pytest.raises(EnvError, match=r"128 episodes in a row failed .* rejected as error: reward: ValueError: boom; try one"):
+        await fail_some("c", 1)
+
+
+async def test_workers_that_die_are_no_failures_of_the_environment() -> None:
+    desk = Desk()
+    desk.issue(size=FAILURES_IN_A_ROW)
+    for _ in range(FAILURES_IN_A_ROW):
+        (lease,) = await desk.lease(capacity=1)
+        desk.work.fail(lease.episode, "lost", fault=False)
