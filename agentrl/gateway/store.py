@@ -18,6 +18,11 @@ from agentrl.errors import StoreError, boundary
 LOOP_TOKENS = 50_000
 
 
+def handle_of(episode: str) -> str:
+    """Where an episode's blob lies, if it has one."""
+    return f"episodes/{quote(episode, safe='')}.episode"
+
+
 class EpisodeStore:
     """The blobs of one run."""
 
@@ -40,7 +45,7 @@ class EpisodeStore:
 
     def write(self, record: EpisodeRecord, turns: Iterable[Turn]) -> tuple[str, int]:
         """The blob's handle and its size in bytes. Raises StoreError; then no blob of that name exists."""
-        handle = f"episodes/{quote(record.id, safe='')}.episode"
+        handle = handle_of(record.id)
         path = f"{self._root}/{handle}"
         with boundary(StoreError, f"write episode {record.id} to {path}"):
             if not self._known_folder:

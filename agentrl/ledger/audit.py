@@ -15,9 +15,9 @@ import msgspec
 from agentrl.episode import read_record, read_turns
 from agentrl.errors import StoreError
 from agentrl.ledger.books import Account, Books
-from agentrl.ledger.entry import Resumed, Scored
-from agentrl.ledger.journal import Resume, read_journal
-from agentrl.ledger.revert import Revert
+from agentrl.ledger.entry import Scored
+from agentrl.ledger.journal import read_journal
+from agentrl.ledger.revert import Revert, resumes
 
 JOURNAL = "ledger.sqlite"
 """The journal's name in a run folder."""
@@ -95,13 +95,13 @@ def audit(run_folder: Path, *, open_blob: Callable[[str], BinaryIO] | None = Non
     Raises LedgerError if there is no journal, or if it cannot be read at all.
     """
     path = run_folder / JOURNAL
-    resumes = [Resume(r.position, r.entry.step) for r in read_journal(path) if isinstance(r.entry, Resumed)]
-    books = Books(Revert(resumes))
+    taken_up = resumes(read_journal(path))
+    books = Books(Revert(taken_up))
     for recorded in read_journal(path):
         books.enter(recorded)
     books.balance()
     checked = _check_blobs(books, open_blob) if open_blob is not None else 0
-    return _report(books, resumes=len(resumes), blobs_checked=checked)
+    return _report(books, resumes=len(taken_up), blobs_checked=checked)
 
 
 def _report(books: Books, *, resumes: int, blobs_checked: int) -> AuditReport:

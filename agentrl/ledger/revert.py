@@ -14,6 +14,11 @@ from agentrl.ledger.entry import AnyEntry, BatchMade, Checkpointed, Evaluated, R
 from agentrl.ledger.journal import Recorded, Resume
 
 
+def resumes(journal: Iterable[Recorded]) -> list[Resume]:
+    """Every resume of a journal, in order."""
+    return [Resume(recorded.position, recorded.entry.step) for recorded in journal if isinstance(recorded.entry, Resumed)]
+
+
 class Revert:
     """Tells standing entries from those taken back."""
 

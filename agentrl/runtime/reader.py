@@ -9,8 +9,10 @@ import msgspec
 from agentrl.config import did_you_mean
 from agentrl.episode import EpisodeKey, EpisodeRecord, Turn, read_record, read_turns
 from agentrl.errors import ConfigError
+from agentrl.gateway.store import handle_of
 from agentrl.ledger import read_journal
 from agentrl.ledger.entry import BatchMade, Done, Issued, Rejected, Running, Scored, Trained
+from agentrl.ledger.revert import Revert, resumes
 from agentrl.runtime.folder import RunFolder
 
 
@@ -31,7 +33,8 @@ class EpisodeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def episodes(folder: RunFolder) -> Iterator[EpisodeLine]:
-    """In the order of their issue. Raises LedgerError."""
+    """In the order of their issue; what was trained in steps that a resume took back is so no more. Raises LedgerError."""
+    revert = Revert(resumes(read_journal(folder.ledger)))
     lines: dict[str, EpisodeLine] = {}
     minibatches: dict[int, list[str]] = {}
 
@@ -39,7 +42,7 @@ def episodes(folder: RunFolder) -> Iterator[EpisodeLine]:
         lines[episode] = msgspec.structs.replace(lines[episode], **values)
 
     for recorded in read_journal(folder.ledger):
-        match recorded.entry:
+        match revert.standing(recorded):
             case Issued(episode=episode, key=key, split=split):
                 lines[episode] = EpisodeLine(id=episode, split=split, key=key, state="issued")
             case Running(episode=episode):
@@ -68,9 +71,11 @@ def load(folder: RunFolder, episode: str) -> tuple[EpisodeRecord, list[Turn]]:
         what = "no episode" if not found else f"{len(found)} episodes"
         raise ConfigError(f"{what} of {folder.name} start with {episode!r}.{did_you_mean(episode, known) if len(known) < 1000 else ''}")
     line = known[found[0]]
-    if not line.handle:
+    # The ledger has no handle of an episode that failed, but its blob is kept if it was not run again.
+    blob = folder.root / (line.handle or handle_of(line.id))
+    if not line.handle and not blob.exists():
         raise ConfigError(f"episode {line.id} is {line.state}: it has no blob to show")
-    return load_blob(folder.root / line.handle)
+    return load_blob(blob)
 
 
 def load_blob(path: Path) -> tuple[EpisodeRecord, list[Turn]]:
