@@ -25,6 +25,8 @@ def read_toml(path: Path) -> Tree:
         raise ConfigError(f"cannot read {path}: {cause.strerror}") from cause
     except tomllib.TOMLDecodeError as cause:
         raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+    except UnicodeDecodeError as cause:
+        raise ConfigError(f"{path} is not valid TOML: it is not UTF-8 text ({cause.reason} at byte {cause.start})") from cause
 
 
 def parse_flags(words: Sequence[str], aliases: Mapping[str, str] | None = None) -> Tree:
@@ -82,7 +84,9 @@ def build(cls: type[S], tree: Mapping[str, Any], *, where: str = "") -> S:
         try:
             values[key] = msgspec.convert(_from_text(value, kind), kind, strict=False)
         except msgspec.ValidationError as cause:
-            raise ConfigError(f"'{dotted}' cannot be {value!r}: {cause}") from cause
+            choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+            what = f".{did_you_mean(str(value), map(str, choices))}" if choices else f": {cause}"
+            raise ConfigError(f"'{dotted}' cannot be {value!r}{what}") from cause
     try:
         section = cls(**values)
     except TypeError as cause:

@@ -52,3 +52,10 @@ class EngineConfig(Section, frozen=True):
     """Of torch, on the CPU."""
     device: str = "auto"
     """"auto", "cpu", "mps" or "cuda"."""
+
+    def check(self) -> None:
+        for name in ("slots", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"engine.{name}={getattr(self, name)}: use 1 or more")
+        if self.context_length is not None and self.context_length < 2:
+            raise ConfigError(f"engine.context_length={self.context_length}: a prompt and its answer need 2 tokens or more")

@@ -34,6 +34,13 @@ class RolloutConfig(Section, frozen=True):
         for name in ("workers", "concurrency", "window"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"rollout.{name}={getattr(self, name)}: use 1 or more")
+        for name in ("heartbeat_s", "lost_after_s", "frozen_after_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"rollout.{name}={getattr(self, name)}: use a time above 0")
+        if not self.lease_slack_s >= 0 or self.leaked_threads < 1:
+            raise ConfigError(
+                f"rollout.lease_slack_s={self.lease_slack_s}, rollout.leaked_threads={self.leaked_threads}: use 0 s or more, and 1 or more"
+            )
         if self.lost_after_s < 3 * self.heartbeat_s:
             raise ConfigError(
                 f"rollout.lost_after_s={self.lost_after_s} is less than three heartbeats of rollout.heartbeat_s={self.heartbeat_s}: "

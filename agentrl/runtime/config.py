@@ -35,6 +35,11 @@ class EvalConfig(Section, frozen=True):
     samples: int = 1
     """Episodes of each task."""
 
+    def check(self) -> None:
+        for name, least in (("tasks", 0), ("every", 0), ("samples", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"eval.{name}={getattr(self, name)}: use {least} or more")
+
 
 class RunConfig(Section, frozen=True):
     """What `agentrl train` was asked to do."""

@@ -41,7 +41,8 @@ def test_lists_on_the_command_line() -> None:
     [
         (["--inner.lrr", "1"], r"unknown option 'inner.lrr'. Did you mean 'lr'\?"),
         (["--iner.lr", "1"], r"unknown option 'iner'. Did you mean 'inner'\?"),
-        (["--mode", "medium"], "'mode' cannot be 'medium'"),
+        (["--mode", "medium"], r"'mode' cannot be 'medium'. Known: fast, slow\."),
+        (["--mode", "slwo"], r"'mode' cannot be 'slwo'. Did you mean 'slow'\?"),
         (["--steps", "many"], "'steps' cannot be 'many'"),
         (["--inner", "3"], "'inner' is a section with keys lr, names"),
         (["--inner.lr", "-1"], "inner.lr must be 0 or more"),
@@ -57,4 +58,11 @@ def test_a_toml_syntax_error_names_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[inner\n")
     with pytest.raises(ConfigError, match=r"run.toml is not valid TOML: .*line 1"):
+        read_toml(file)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"name = '\xff'\n")
+    with pytest.raises(ConfigError, match=r"run.toml is not valid TOML: it is not UTF-8 text \(invalid start byte at byte 8\)"):
         read_toml(file)
