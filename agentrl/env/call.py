@@ -7,7 +7,7 @@ until it returns by itself; a worker reports the count, so that the controller c
 import asyncio
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -44,7 +44,7 @@ class Calls:
                     return await function(*args)
                 result = await self._in_thread(where, function, args)
                 return await result if inspect.isawaitable(result) else result
-            except (Exception, SystemExit) as raised:
+            except (Exception, SystemExit, KeyboardInterrupt) as raised:
                 cause = only(raised)
                 if isinstance(cause, AgentRLError):
                     raise cause from cause.__cause__
@@ -76,7 +76,14 @@ class Calls:
 
 
 def only(raised: BaseException) -> BaseException:
-    """The one exception inside groups of one, as task groups raise them."""
-    while isinstance(raised, BaseExceptionGroup) and len(raised.exceptions) == 1:
-        raised = raised.exceptions[0]
-    return raised
+    """The one exception inside task groups' groups; of several errors made for people the first, as one cause fails many at once."""
+    leaves = list(_leaves(raised))
+    return leaves[0] if len(leaves) == 1 or all(isinstance(leaf, AgentRLError) for leaf in leaves) else raised
+
+
+def _leaves(raised: BaseException) -> Iterator[BaseException]:
+    if isinstance(raised, BaseExceptionGroup):
+        for inner in raised.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield raised

@@ -3,7 +3,8 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ def load(name: str) -> type[Env]:
     known = installed()
     if name not in known:
         raise ConfigError(f"there is no environment {name!r}.{did_you_mean(name, known)} A file is given as ./file.py:Class")
-    with boundary(EnvError, f"import environment {name}"):
+    with _importing(f"environment {name}"):
         found = known[name].load()
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise EnvError(f"environment {name}: its entry point {known[name].value} is not a subclass of agentrl.Env")
@@ -38,7 +39,9 @@ def load(name: str) -> type[Env]:
 def make(name: str, settings: Mapping[str, Any] | None = None) -> Env:
     """The environment with its section `[env]` built from settings (flags' text or TOML values)."""
     cls = load(name)
-    env = cls(build(cls.Config, settings or {}, where="env"))
+    config = build(cls.Config, settings or {}, where="env")
+    with _importing(f"environment {name}", doing="make"):
+        env = cls(config)
     point = installed().get(name)
     if point is not None:
         env.name = name
@@ -74,5 +77,15 @@ def _import(path: Path) -> ModuleType:
     spec = importlib.util.find_spec(path.stem)
     if spec is None or spec.origin is None or Path(spec.origin).resolve() != path.resolve():
         raise EnvError(f"{path}: the module name {path.stem!r} is taken by {spec.origin if spec else 'nothing'}; rename the file")
-    with boundary(EnvError, f"import {path}"):
+    with _importing(str(path)):
         return importlib.import_module(path.stem)
+
+
+@contextmanager
+def _importing(what: str, *, doing: str = "import") -> Iterator[None]:
+    """Whatever user code does at its import, or where it is made, is an EnvError: a script without a main guard may even exit."""
+    try:
+        with boundary(EnvError, f"{doing} {what}"):
+            yield
+    except SystemExit as cause:
+        raise EnvError(f"{doing} {what}: it called sys.exit({cause.code!r}); put what only a script does under a main guard") from cause

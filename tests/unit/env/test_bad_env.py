@@ -36,6 +36,10 @@ async def exits() -> None:
     raise SystemExit(3)
 
 
+async def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
 async def cancels() -> None:
     task = asyncio.ensure_future(anyio.sleep_forever())
     task.cancel()
@@ -47,7 +51,9 @@ TASK = Task("Say yes.", answer="yes", limits=SHORT)
 
 
 @pytest.mark.parametrize("hook", ["setup", "run", "reward"])
-@pytest.mark.parametrize(("fault", "kind"), [(raises, "KeyError"), (exits, "SystemExit"), (cancels, "CancelledError")])
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(raises, "KeyError"), (exits, "SystemExit"), (interrupts, "KeyboardInterrupt"), (cancels, "CancelledError")]
+)
 async def test_a_hook_that_raises_rejects_the_episode_with_its_traceback(hook: str, fault: Any, kind: str) -> None:
     record = await play(broken(hook, fault)(), Says("yes"))
     assert (record.terminal, record.reward) == ("error", None)

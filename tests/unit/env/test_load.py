@@ -57,10 +57,21 @@ def test_a_file_that_cannot_be_imported_says_why(folder: Path) -> None:
     file.write_text("import nothing_of_that_name")
     with pytest.raises(EnvError, match="No module named 'nothing_of_that_name'"):
         load(str(file))
+    script = folder / "my_script_env.py"
+    script.write_text("import sys\nsys.exit(3)")
+    with pytest.raises(EnvError, match=r"import .*my_script_env.py: it called sys.exit\(3\)"):
+        load(str(script))
     taken = folder / "json.py"
     taken.write_text(SOURCE)
     with pytest.raises(EnvError, match="the module name 'json' is taken"):
         load(str(taken))
+
+
+def test_an_environment_that_cannot_be_made_says_why(folder: Path) -> None:
+    file = folder / "my_fourth_env.py"
+    file.write_text(SOURCE + "\n    def __init__(self, config):\n        raise RuntimeError('no licence')\n")
+    with pytest.raises(EnvError, match=r"make environment .*my_fourth_env.py: no licence"):
+        make(str(file))
 
 
 def test_installed_environments_have_name_and_version() -> None:
