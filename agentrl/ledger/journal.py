@@ -8,7 +8,7 @@ commits, never the order. Moving the WAL into the table, which does wait for the
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -77,22 +77,24 @@ class Journal:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as cause:
-            raise LedgerError(
-                f"cannot write to the journal {self.path}: {cause}; free disk space or fix the disk, then resume the run"
-            ) from cause
+            raise LedgerError(_unwritten(self.path, cause)) from cause
         self.position += len(rows)
 
     def entries(self) -> Iterator[Recorded]:
-        return _read(self._db)
+        """Raises LedgerError where the file is damaged."""
+        with _reading(self.path):
+            yield from _read(self._db)
 
     def resumes(self) -> list[Resume]:
         """Every resume so far, in order."""
-        rows = self._db.execute("SELECT position, body FROM entries WHERE kind = 'Resumed' ORDER BY position")
+        with _reading(self.path):
+            rows = self._db.execute("SELECT position, body FROM entries WHERE kind = 'Resumed' ORDER BY position").fetchall()
         return [Resume(position, _resumed_decoder.decode(body).step) for position, body in rows]
 
     def task(self, task_id: str) -> bytes:
         """Raises LedgerError if no episode of that task was ever issued."""
-        row: tuple[bytes] | None = self._db.execute("SELECT body FROM tasks WHERE id = ?", (task_id,)).fetchone()
+        with _reading(self.path):
+            row: tuple[bytes] | None = self._db.execute("SELECT body FROM tasks WHERE id = ?", (task_id,)).fetchone()
         if row is None:
             raise LedgerError(f"the journal {self.path} does not hold task {task_id!r}")
         return row[0]
@@ -101,8 +103,11 @@ class Journal:
         """Move the WAL into the table. Opens a connection of its own, so that it may run in a thread beside the writer."""
         if self.path is None:
             return
-        with closing(sqlite3.connect(self.path, timeout=1.0)) as db:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        try:
+            with closing(sqlite3.connect(self.path, timeout=1.0)) as db:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as cause:
+            raise LedgerError(_unwritten(self.path, cause)) from cause
 
     def close(self) -> None:
         self._db.close()
@@ -112,12 +117,24 @@ def read_journal(path: Path) -> Iterator[Recorded]:
     """The entries of a live or dead run, without its lock. Raises LedgerError if there is no journal."""
     if not path.is_file():
         raise LedgerError(f"there is no journal at {path}; is this a run folder?")
+    with _reading(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        _check_schema(db, path, create=False)
+        yield from _read(db)
+
+
+def _unwritten(path: Path | None, cause: sqlite3.Error) -> str:
+    return f"cannot write to the journal {path}: {cause}; free disk space or fix the disk, then resume the run"
+
+
+@contextmanager
+def _reading(path: Path | None) -> Iterator[None]:
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            _check_schema(db, path, create=False)
-            yield from _read(db)
+        yield
     except sqlite3.Error as cause:
-        raise LedgerError(f"cannot read the journal {path}: {cause}") from cause
+        raise LedgerError(
+            f"cannot read the journal {path}: {cause}; put back a copy of it, "
+            "or start a new run with a checkpoint of this one as its --model"
+        ) from cause
 
 
 def _read(db: sqlite3.Connection) -> Iterator[Recorded]:

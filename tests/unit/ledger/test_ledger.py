@@ -255,3 +255,31 @@ def test_a_resume_may_go_behind_an_earlier_resume(ledger: Ledger, tmp_path: Path
     ledger.resume_from(0)
     again = reopened(ledger, tmp_path / "ledger.sqlite")
     assert (again.state.steps_done, sorted(again.state.ready)) == (0, groups)
+
+
+def test_a_damaged_journal_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger.open(path)
+    for number in range(400):
+        ledger.record(issued(f"t{number}", 0, size=1))
+    ledger._journal.checkpoint()
+    ledger.close()
+    pages = path.read_bytes()
+    path.write_bytes(pages[:8192] + b"\x5a" * (len(pages) - 12288) + pages[-4096:])
+    with pytest.raises(LedgerError, match=r"cannot read the journal .*ledger.sqlite: .*put back a copy"):
+        Ledger.open(path)
+    with pytest.raises(LedgerError, match=r"cannot read the journal .*ledger.sqlite: .*put back a copy"):
+        list(read_journal(path))
+    path.write_bytes(b"nothing like a data base" * 1000)
+    with pytest.raises(LedgerError, match=r"the journal .*ledger.sqlite: file is not a database"):
+        Ledger.open(path)
+
+
+def test_a_log_that_cannot_be_moved_into_the_journal_is_the_ledgers_error(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger.open(path)
+    ledger.close()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(LedgerError, match="free disk space or fix the disk, then resume"):
+        ledger._journal.checkpoint()
