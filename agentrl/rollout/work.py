@@ -13,12 +13,15 @@ import msgspec
 
 from agentrl.env.seed import derive
 from agentrl.episode import EpisodeKey
+from agentrl.errors import EnvError
 from agentrl.ledger import Group, Ledger, Member
 from agentrl.ledger.entry import Issued, Rejected, Split
 from agentrl.rollout.observer import EpisodeEvent, Observer
 
 ATTEMPTS = 8
 """Of one member in all, whoever was to blame."""
+FAILURES_IN_A_ROW = 128
+"""Attempts that failed by themselves with no scored episode in between: after so many the environment is taken to be broken."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -52,6 +55,7 @@ class WorkList:
         self._urgent: deque[Work] = deque()
         self._waiting: deque[Work] = deque()
         self._out: dict[str, Work] = {}
+        self._failures = 0
 
     @property
     def waiting(self) -> int:
@@ -75,11 +79,15 @@ class WorkList:
 
     def finished(self, episode: str) -> None:
         """The episode is scored."""
+        self._failures = 0
         del self._out[episode]
         self._look_at_group(episode)
 
     def fail(self, episode: str, reason: str, *, fault: bool, worker: str = "", detail: str = "", terminal: str = "") -> bool:
-        """The attempt is lost. Issue the member again if it may be; whether it was."""
+        """The attempt is lost. Issue the member again if it may be; whether it was.
+
+        Raises EnvError after FAILURES_IN_A_ROW: nothing would ever be trained, and the run would go on for ever.
+        """
         work = self._out.pop(episode)
         faults = self._ledger.state.episodes[episode].faults + fault
         again = faults <= self._retries and work.key.attempt + 1 < ATTEMPTS
@@ -103,6 +111,12 @@ class WorkList:
                 again=again,
             )
         )
+        self._failures += fault
+        if self._failures >= FAILURES_IN_A_ROW:
+            raise EnvError(
+                f"{self._failures} episodes in a row failed and none earned a reward; the last, {episode}, was rejected as {reason}: "
+                f"{detail or 'no more is known'}; try one with `agentrl try`, or see metrics.jsonl for all of them"
+            )
         return again
 
     def interrupt_all(self) -> None:
