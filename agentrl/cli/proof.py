@@ -8,6 +8,7 @@ from rich.table import Table
 
 from agentrl.cli.audit_command import verdict
 from agentrl.cli.view import score
+from agentrl.errors import AgentRLError
 from agentrl.ledger.audit import audit
 from agentrl.runtime.config import RunConfig
 from agentrl.runtime.folder import RunFolder
@@ -17,7 +18,7 @@ from agentrl.runtime.record import Recorder
 
 def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder: Recorder, *, reason: str) -> None:
     """Audit the run, draw its plot, print the box and the next three commands."""
-    plot_rewards(folder.metrics, folder.plot, title=f"{config.env_name} · {config.model.name} · seed {config.seed}")
+    plot = _plotted(config, folder)
     report = audit(folder.root)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
@@ -36,12 +37,21 @@ def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder
     )
     if recorder.wishes:
         table.add_row("replaced sampling wishes", by_reason(Counter(recorder.wishes)))
-    if folder.plot.exists():
-        table.add_row("plot", str(folder.plot))
+    if plot:
+        table.add_row("plot", plot)
     console.print(Panel(table, title=f"{folder.name}: {reason}", title_align="left", expand=False))
     console.print(
         f"next:  agentrl episodes {folder.name}\n       agentrl audit {folder.name}\n       agentrl eval {folder.name}", highlight=False
     )
+
+
+def _plotted(config: RunConfig, folder: RunFolder) -> str:
+    """Where the plot lies, or why it was not drawn: a run that is made is not spoilt by its picture."""
+    try:
+        plot_rewards(folder.metrics, folder.plot, title=f"{config.env_name} · {config.model.name} · seed {config.seed}")
+    except (AgentRLError, OSError) as cause:
+        return f"not drawn: {cause}"
+    return str(folder.plot) if folder.plot.exists() else ""
 
 
 def by_reason(counts: Counter[str]) -> str:

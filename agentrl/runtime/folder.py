@@ -15,7 +15,7 @@ runs/NAME/
 from pathlib import Path
 
 from agentrl.config import did_you_mean
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, boundary
 
 RUNS = Path("runs")
 CACHE = Path.home() / ".cache" / "agentrl"
@@ -49,9 +49,17 @@ class RunFolder:
         folder = cls(runs / name)
         if folder.config.exists():
             raise ConfigError(f"{folder.root} holds a run already: go on with `agentrl train --resume {name}`, or choose another --name")
-        for path in (folder.journal, folder.episodes, folder.checkpoints, folder.logs):
-            path.mkdir(parents=True, exist_ok=True)
+        with boundary(ConfigError, f"cannot make the run folder {folder.root}"):
+            for path in (folder.journal, folder.episodes, folder.checkpoints, folder.logs):
+                path.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def configure(self, toml: str) -> None:
+        """Write the configuration, whole or not at all: with it, the folder is a run. Raises ConfigError."""
+        draft = self.config.with_suffix(".part")
+        with boundary(ConfigError, f"cannot write {self.config}"):
+            draft.write_text(toml, encoding="utf-8")
+            draft.replace(self.config)
 
     @classmethod
     def open(cls, name: str, *, runs: Path = RUNS) -> "RunFolder":

@@ -1,6 +1,7 @@
 """The reward plot: held-out reward with its standard error, training reward, and the control that a policy must beat to have learned."""
 
 from pathlib import Path
+from typing import Any
 
 from agentrl.runtime.metrics import read_metrics
 
@@ -8,8 +9,8 @@ from agentrl.runtime.metrics import read_metrics
 def plot_rewards(metrics: Path, png: Path, *, title: str) -> None:
     """Draw `png` from a run's metrics. Does nothing before the first evaluation."""
     lines = list(read_metrics(metrics))
-    evals = [line for line in lines if line["kind"] == "eval"]
-    steps = [line for line in lines if line["kind"] == "step" and "reward" in line]
+    evals = _standing([line for line in lines if line["kind"] == "eval" and line.get("reward") is not None])
+    steps = _standing([line for line in lines if line["kind"] == "step" and line.get("reward") is not None])
     control = next((line["reward"] for line in lines if line["kind"] == "control"), None)
     if not evals:
         return
@@ -39,3 +40,13 @@ def plot_rewards(metrics: Path, png: Path, *, title: str) -> None:
     draft = png.with_suffix(".tmp.png")
     figure.savefig(draft)
     draft.replace(png)
+
+
+def _standing(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those that a resume took back: a later line of the same or an earlier step replaces them."""
+    standing: list[dict[str, Any]] = []
+    for line in lines:
+        while standing and standing[-1]["step"] >= line["step"]:
+            standing.pop()
+        standing.append(line)
+    return standing

@@ -8,7 +8,7 @@ import msgspec
 
 from agentrl.config import did_you_mean
 from agentrl.episode import EpisodeKey, EpisodeRecord, Turn, read_record, read_turns
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, StoreError, boundary
 from agentrl.gateway.store import handle_of
 from agentrl.ledger import read_journal
 from agentrl.ledger.entry import BatchMade, Done, Issued, Rejected, Running, Scored, Trained
@@ -79,5 +79,6 @@ def load(folder: RunFolder, episode: str) -> tuple[EpisodeRecord, list[Turn]]:
 
 
 def load_blob(path: Path) -> tuple[EpisodeRecord, list[Turn]]:
-    with path.open("rb") as file:
+    """Raises StoreError."""
+    with boundary(StoreError, f"read the episode blob {path}"), path.open("rb") as file:
         return read_record(file), list(read_turns(file))

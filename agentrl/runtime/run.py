@@ -10,7 +10,7 @@ import anyio
 
 from agentrl.engine.remote import RemoteEngine
 from agentrl.env import Env, Task, make
-from agentrl.errors import GatewayError
+from agentrl.errors import GatewayError, StoreError, boundary
 from agentrl.ledger import Ledger
 from agentrl.ledger.entry import Published, Served
 from agentrl.objective.advantage import Advantage, advantage_of, shuffled
@@ -76,7 +76,8 @@ async def prepared_for(config: RunConfig, folder: RunFolder, observer: RunObserv
         observer.note(f"passed over a checkpoint that is not whole: {refusal}")
     if prepared.control is not None:
         observer.control(prepared.control)
-    shutil.copyfile(Path(prepared.folder) / "tokenizer.json", folder.tokenizer)
+    with boundary(StoreError, f"copy the tokenizer of {config.model.name} into the run's folder"):
+        shutil.copyfile(Path(prepared.folder) / "tokenizer.json", folder.tokenizer)
     return prepared
 
 
