@@ -9,7 +9,7 @@ from agentrl import errors
 from agentrl.errors import AgentRLError, ProcessError
 from agentrl.runtime import prepare_process
 from agentrl.runtime.prepare_process import Doing, Line, Prepared, PrepareSpec, Refused
-from agentrl.runtime.process import child, failure
+from agentrl.runtime.process import child, ended, failure
 
 _decoder = msgspec.json.Decoder(Line)
 
@@ -27,4 +27,4 @@ async def prepare(spec: PrepareSpec, *, log: Path, doing: Callable[[str, float |
                     error = getattr(errors, kind, AgentRLError)
                     raise error(message)
         status = await process.wait()
-    raise ProcessError(failure("preparation", f"ended with status {status}", log))
+    raise ProcessError(failure("preparation", ended(status), log))

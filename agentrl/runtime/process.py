@@ -17,10 +17,12 @@ import anyio
 import msgspec
 from anyio.abc import Process
 
-from agentrl.errors import ProcessError
+from agentrl.errors import ProcessError, boundary
 
 T = TypeVar("T", bound=msgspec.Struct)
 TAIL_LINES = 15
+LINE_CHARS = 300
+"""User code may have printed lines of any length."""
 STOP_S = 8.0
 """Between asking a process to end and killing it."""
 
@@ -44,7 +46,7 @@ class Child:
     async def watch(self) -> None:
         """Return never; raise ProcessError when the process ends."""
         status = await self.wait()
-        raise ProcessError(failure(self.name, f"ended with status {status}", self.log))
+        raise ProcessError(failure(self.name, ended(status), self.log))
 
     async def lines(self) -> AsyncIterator[bytes]:
         """What the child writes to stdout, line by line, until its end."""
@@ -65,7 +67,7 @@ class Child:
                 status = await self.wait()
         except TimeoutError as cause:
             raise ProcessError(failure(self.name, f"was not ready after {within_s:.0f} s", self.log)) from cause
-        raise ProcessError(failure(self.name, f"ended with status {status} before it was ready", self.log))
+        raise ProcessError(failure(self.name, f"{ended(status)} before it was ready", self.log))
 
     async def stop(self) -> None:
         """Ask, wait, then kill; also what it started."""
@@ -90,7 +92,11 @@ async def child(
     name: str, module: str, spec: msgspec.Struct, *, log: Path, extra_env: dict[str, str] | None = None
 ) -> AsyncIterator[Child]:
     """Run `python -m module` with `spec` on its stdin; ended, with its descendants, when the context closes."""
-    with log.open("ab") as sink:
+    with boundary(ProcessError, f"start the {name} process, which logs to {log}"):
+        # A copied run folder may lack empty folders.
+        log.parent.mkdir(parents=True, exist_ok=True)
+        sink = log.open("ab")
+    with sink:
         process = await anyio.open_process(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -111,20 +117,29 @@ async def child(
         await started.stop()
 
 
+def ended(status: int) -> str:
+    """What an exit status means, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    by = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    hint = "; was the machine out of memory?" if by == "SIGKILL" else ""
+    return f"was killed by {by}{hint}"
+
+
 def failure(name: str, what: str, log: Path) -> str:
     """The message of a process that failed: the cause, the log's last lines, the path."""
     return f"the {name} process {what}\n{indent(tail(log))}\n  full log: {log}"
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, read from its last 64 KiB."""
+    """The last lines of a log, each cut to LINE_CHARS, read from its last 64 KiB."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 65536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return "(no log)"
-    return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"
+    return "\n".join(line[:LINE_CHARS] for line in text.splitlines()[-lines:]) or "(the log is empty)"
 
 
 def indent(text: str) -> str:

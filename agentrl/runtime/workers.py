@@ -10,7 +10,7 @@ import anyio
 from agentrl.errors import ProcessError
 from agentrl.rollout.observer import EpisodeEvent, Observer, WorkerEvent
 from agentrl.runtime import worker_process
-from agentrl.runtime.process import Child, child, failure, tail
+from agentrl.runtime.process import Child, child, ended, failure
 from agentrl.runtime.worker_process import WorkerReady, WorkerSpec
 
 READY_S = 120.0
@@ -50,12 +50,12 @@ class Workers(Observer):
                 try:
                     await process.ready(WorkerReady, within_s=READY_S)
                     status = await process.wait()
-                    why = failure(name, f"ended with status {status}", log)
+                    why = failure(name, ended(status), log)
                 except ProcessError as error:
                     why = str(error)
                 finally:
                     del self._running[name]
-            self._lost(name, tail(log))
+            self._lost(name, why)
             failures = 0 if name in self._healthy else failures + 1
             if failures >= FAILURES:
                 raise ProcessError(f"a worker failed {FAILURES} times in a row; the last time {why}")
