@@ -8,11 +8,10 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from rich.console import Console
 
 from agentrl.cli.options import Options
 from agentrl.cli.subject import SERVED_MODEL, configured, is_run, need_env
-from agentrl.cli.view import evaluation_line, make_view
+from agentrl.cli.view import Terminal, evaluation_line, make_view
 from agentrl.errors import EnvError
 from agentrl.rollout.evaluation import EvaluationResult
 from agentrl.rollout.observer import EpisodeEvent
@@ -34,7 +33,7 @@ def run(words: Sequence[str]) -> int:
     if not is_run(asked.subject):
         need_env(rest)
     config, checkpoints = configured(asked.subject, rest, served_model=asked.served_model)
-    console = Console(stderr=asked.json)
+    console = Terminal(stderr=asked.json)
     with tempfile.TemporaryDirectory(prefix="agentrl-eval-") as scratch:
         folder = RunFolder.create("eval", runs=Path(scratch))
         with make_view(config, folder, console) as view:

@@ -4,6 +4,7 @@ Subcommands are imported only when called, so that `agentrl --help` answers at o
 """
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,14 @@ def main(words: Sequence[str] | None = None) -> int:
         print(usage())
         return 0
     name = rest.pop(0)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal of another encoding cannot show costs a sign, not the command.
+            stream.reconfigure(errors="backslashreplace")
     try:
+        for word in rest:
+            if not _is_text(word):
+                raise ConfigError(f"the argument {word!r} is not UTF-8 text")
         if name not in COMMANDS:
             raise ConfigError(f"there is no command {name!r}.{did_you_mean(name, COMMANDS)}")
         command = importlib.import_module(f"agentrl.cli.{name}_command")
@@ -56,6 +64,15 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("agentrl: interrupted", file=sys.stderr)
         return 130
+
+
+def _is_text(word: str) -> bool:
+    """Bytes that are no UTF-8 come from the shell as lone surrogates, which nothing can write down."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -50,21 +50,19 @@ def run(words: Sequence[str]) -> int:
         return 0
     if folder is None:
         folder = RunFolder.create(name)
-        folder.config.write_text(tomli_w.dumps(as_tree(config)), encoding="utf-8")
+        folder.configure(tomli_w.dumps(as_tree(config)))
     return _train(config, folder, resume=bool(own.resume))
 
 
 def _train(config: RunConfig, folder: RunFolder, *, resume: bool) -> int:
     # Imported here: --help and --dry-run do without HTTP and consoles.
-    from rich.console import Console
-
     from agentrl.cli.proof import print_proof
-    from agentrl.cli.view import make_view
+    from agentrl.cli.view import Terminal, make_view
     from agentrl.runtime.observe import Everyone
     from agentrl.runtime.record import Recorder
     from agentrl.runtime.run import train
 
-    console = Console()
+    console = Terminal()
     recorder = Recorder(folder.metrics)
     try:
         with make_view(config, folder, console) as view:

@@ -13,7 +13,7 @@ from agentrl.cli.options import Options
 from agentrl.cli.person import Keyboard
 from agentrl.cli.subject import SERVED_MODEL, configured, is_run, need_env
 from agentrl.cli.transcript import transcript
-from agentrl.cli.view import make_view
+from agentrl.cli.view import Terminal, make_view
 from agentrl.env import Env, Gold, OpenSession, Silent, Split, make
 from agentrl.env.seed import derive
 from agentrl.episode import EpisodeKey, EpisodeRecord, Sealed
@@ -47,7 +47,7 @@ def run(words: Sequence[str]) -> int:
     asked, rest = options.parse_known_args(list(words))
     if not is_run(asked.model):
         need_env(rest)
-    console = Console()
+    console = Terminal()
     if asked.model in MODELLESS:
         config = load_config(rest)
         env = make(config.env_name, config.env_settings)

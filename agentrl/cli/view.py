@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live panel on a terminal, one line an event elsewhere."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,14 @@ def make_view(config: RunConfig, folder: RunFolder, console: Console) -> Iterato
     with Live(get_renderable=view.render, console=console, refresh_per_second=REFRESH_PER_S, transient=True) as live:
         view.console = live.console
         yield view
+
+
+class Terminal(Console):
+    """A console whose reader may go (`| head`): the run goes on and is silent, since all it says is in its folder too."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 class LineView(RunObserver):

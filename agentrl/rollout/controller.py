@@ -13,7 +13,7 @@ import msgspec
 
 from agentrl.engine.base import Engine
 from agentrl.env.call import only
-from agentrl.errors import AgentRLError, ProcessError
+from agentrl.errors import ProcessError
 from agentrl.ledger import Comparison, Group, Ledger
 from agentrl.ledger.entry import Checkpointed, Ended, Published, Served, Trained
 from agentrl.ledger.feed import Batch, CheckpointReport, StepReport, Stop
@@ -114,7 +114,7 @@ class Controller:
         self._observer = observer = observer or Observer()
         self._bell = Bell()
         self._start_step, self._start_version = state.steps_done, state.served_version
-        self._failure: AgentRLError | None = None
+        self._failure: Exception | None = None
         self._wind: Wind | None = None
         self._reason = ""
         self._trainer_told = False
@@ -297,7 +297,7 @@ class Controller:
         self._wind, self._reason = wind, reason
         self._bell.ring()
 
-    def fail(self, cause: AgentRLError) -> None:
+    def fail(self, cause: Exception) -> None:
         """Make `run` raise `cause`."""
         self._failure = self._failure or cause
         self._bell.ring()
@@ -307,7 +307,7 @@ class Controller:
         """What the program cannot go on after ends the run, not only the message that met it."""
         try:
             yield
-        except AgentRLError as cause:
+        except Exception as cause:
             self.fail(cause)
             raise
 
