@@ -16,14 +16,13 @@ import anyio.abc
 import msgspec
 
 from agentrl.episode import EpisodeRecord, Sealed, Turn
-from agentrl.errors import GatewayError
 from agentrl.gateway.call import Call, Order
 from agentrl.gateway.chat import Tools
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.control import GatewayStatus, SessionSpec
 from agentrl.gateway.counters import Counters
 from agentrl.gateway.journal import Journal
-from agentrl.gateway.refusal import Refusal, unauthorized
+from agentrl.gateway.refusal import Refusal, invalid, unauthorized
 from agentrl.gateway.relay import Relay
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.session import OpenSession
@@ -75,11 +74,11 @@ class Gateway:
         return hmac.compare_digest(token.encode(), self._control_token)
 
     def open(self, spec: SessionSpec) -> OpenSession:
-        """A new session. Raises GatewayError for an outside model without an endpoint."""
+        """A new session. Raises Refusal for an outside model without an endpoint."""
         if self.config.outside_model and spec.policy == "policy":
             spec = msgspec.structs.replace(spec, policy=f"openai/{self.config.outside_model}", trained=False)
         if spec.policy.startswith("openai/") and self.config.outside_url is None:
-            raise GatewayError(f"agent model {spec.policy!r} needs gateway.outside_url, the endpoint that serves it")
+            raise invalid(f"agent model {spec.policy!r} needs gateway.outside_url, the endpoint that serves it")
         session = OpenSession(spec, secrets.token_urlsafe(24), self._renderer)
         self._sessions[session.secret] = session
         self._episodes.setdefault(spec.episode, []).append(session)

@@ -79,7 +79,7 @@ async def test_an_outside_model_is_relayed_and_recorded(tmp_path: Path) -> None:
 
 async def test_an_outside_model_needs_an_endpoint(tmp_path: Path) -> None:
     async with scripted_gateway(tmp_path, []) as policy:
-        with pytest.raises(RuntimeError, match=r"gateway\.outside_url"):
+        with pytest.raises(RuntimeError, match=r"400 .*gateway\.outside_url"):
             await policy.open(policy="openai/their-model")
 
 
