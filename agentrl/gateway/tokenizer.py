@@ -68,10 +68,6 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self.fast.get_vocab_size(with_added_tokens=True)
 
-    def id_of(self, text: str) -> int | None:
-        """The id of an added token."""
-        return self.added.get(text)
-
     def guard(self, text: str, *, only_special: bool = False) -> str:
         """`text`, with every word that spells a special token (or, by default, one such as <tool_call>) marked as plain text."""
         pattern = self._special_pattern if only_special else self._markup_pattern

@@ -71,7 +71,6 @@ class Planner:
 
     def __init__(self, *, context_length: int, dtype: torch.dtype, device: torch.device) -> None:
         self._device = device
-        self._dtype = dtype
         self._columns = torch.arange(context_length, device=device)
         self._zero = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), -torch.inf, dtype=dtype, device=device)

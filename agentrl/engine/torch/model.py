@@ -78,10 +78,6 @@ class SlotModel:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    @property
-    def kv_token_bytes(self) -> int:
-        return 2 * self.layers * self.kv_width * self.dtype.itemsize
-
     def slots(self) -> Slots:
         return Slots(context_length=self.context_length, layers=self.layers, width=self.kv_width, dtype=self.dtype, device=self.device)
 
