@@ -1,6 +1,5 @@
 """`agentrl train`: one configuration, from flags and a TOML file, to a run folder."""
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import anyio
 import tomli_w
 
+from agentrl.cli.options import Options
 from agentrl.cli.subject import with_key
 from agentrl.env import make
 from agentrl.errors import ConfigError
@@ -27,7 +27,7 @@ All keys: docs/configuration.md"""
 
 
 def run(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("agentrl train", add_help=False, allow_abbrev=False)
+    parser = Options("agentrl train", "train a policy on an environment", add_help=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--resume")

@@ -13,3 +13,5 @@ def log_to_stderr(process: str) -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
+    # One line a request would bury what a failure's last lines are read for.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

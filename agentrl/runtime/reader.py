@@ -80,5 +80,8 @@ def load(folder: RunFolder, episode: str) -> tuple[EpisodeRecord, list[Turn]]:
 
 def load_blob(path: Path) -> tuple[EpisodeRecord, list[Turn]]:
     """Raises StoreError."""
-    with boundary(StoreError, f"read the episode blob {path}"), path.open("rb") as file:
-        return read_record(file), list(read_turns(file))
+    try:
+        with boundary(StoreError, "open it"), path.open("rb") as file:
+            return read_record(file), list(read_turns(file))
+    except StoreError as cause:
+        raise StoreError(f"the episode blob {path} cannot be read: {cause}; `agentrl audit` finds all such blobs") from cause

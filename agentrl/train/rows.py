@@ -52,20 +52,30 @@ def tokens_by_run(rows: Iterable[TrainRow]) -> dict[str, int]:
 def _episode_rows(episode: FeedEpisode, open_blob: OpenBlob, oldest_version: int) -> Iterator[TrainRow]:
     fed = {run.agent_run: run for run in episode.runs}
     tries = {agent_run: TokenTrie() for agent_run in fed}
-    with boundary(StoreError, f"open the blob of episode {episode.episode}"):
-        opened = open_blob(episode.handle)
-    with opened as blob:
-        record = read_record(blob)
-        if record.id != episode.episode:
-            raise StoreError(f"the blob {episode.handle!r} holds episode {record.id}, and not {episode.episode} as the feed says")
-        for turn in read_turns(blob):
-            if turn.agent_run in tries:
-                tries[turn.agent_run].add(turn)
+    for turn in _turns(episode, open_blob):
+        if turn.agent_run in tries:
+            tries[turn.agent_run].add(turn)
     for agent_run, trie in tries.items():
         for path in trie.paths():
             found = _train_row(path, fed[agent_run], oldest_version)
             if found.row.trained.any():
                 yield found
+
+
+def _turns(episode: FeedEpisode, open_blob: OpenBlob) -> list[Turn]:
+    try:
+        with boundary(StoreError, "open it"):
+            opened = open_blob(episode.handle)
+        with opened as blob:
+            record = read_record(blob)
+            if record.id != episode.episode:
+                raise StoreError(f"it holds episode {record.id}, and not {episode.episode} as the feed says")
+            return list(read_turns(blob))
+    except StoreError as cause:
+        raise StoreError(
+            f"the blob {episode.handle!r} of episode {episode.episode} cannot be trained on: {cause}; "
+            "resume from a checkpoint before the disk's fault, or restore the blob"
+        ) from cause
 
 
 def _train_row(path: Path, run: FeedRun, oldest_version: int) -> TrainRow:

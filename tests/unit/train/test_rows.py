@@ -73,7 +73,7 @@ def test_a_blob_that_is_of_another_episode_missing_or_torn_is_refused():
     sealed = blobs.seal("e", [turn("a", "r")], {"r": 1.0})
     with pytest.raises(StoreError, match="holds episode e, and not other"):
         read(blobs, [FeedEpisode(episode="other", handle=sealed.handle, runs=sealed.runs)], 5)
-    with pytest.raises(StoreError, match="open the blob of episode e: 'gone'"):
+    with pytest.raises(StoreError, match="blob 'gone' of episode e cannot be trained on: open it: 'gone'; resume"):
         read(blobs, [FeedEpisode(episode="e", handle="gone", runs=sealed.runs)], 5)
     blobs.held[sealed.handle] = blobs.held[sealed.handle][:-3]
     with pytest.raises(StoreError, match="torn"):
