@@ -4,17 +4,21 @@ The environment comes from a file and pays by a coin that differs between answer
 """
 
 import os
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from agentrl.env import make
+from agentrl.gateway.store import EpisodeStore
 from agentrl.ledger import read_journal
 from agentrl.ledger.audit import audit
 from agentrl.ledger.entry import Checkpointed, Resumed, Trained
@@ -49,6 +53,8 @@ COIN = '''
 import zlib
 from agentrl import Agent, Env, Episode, Limits, Task
 
+print("an environment may print at its import")
+
 class Coin(Env):
     """Pays by chance."""
     agent = Agent(limits=Limits(turns=1, tokens_per_turn=24))
@@ -66,8 +72,8 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "agentrl.cli.main", *words]
 
 
-def agentrl(cwd: Path, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False)
+def agentrl(cwd: Path, *words: str, status: int = 0, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False, preexec_fn=before)
     assert done.returncode == status, f"{words}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -192,6 +198,57 @@ def test_a_frozen_worker_is_killed_its_episode_blamed_and_the_others_run_again(m
     events = [line for line in read_metrics(folder.metrics) if line["kind"] == "worker"]
     assert events[0]["what"] == "frozen"
     assert "coin.py" in events[0]["detail"], "the stack names the line that holds the loop"
+
+
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_space(model: Path, tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "disk") as disk:
+        (disk.folder / "coin.py").write_text(COIN)
+        failed = agentrl(disk.folder, *train_words(model, "full", 400), status=1, before=disk.limit)
+        assert re.search(r"free (disk )?space", failed.stderr), failed.stderr
+        assert "Traceback" not in failed.stderr.partition("  | ")[0]
+        folder = RunFolder(disk.folder / "runs" / "full")
+        assert audit(folder.root).problems == ()
+        disk.make_room()
+
+        last = max((r.entry.step for r in read_journal(folder.ledger) if isinstance(r.entry, Trained)), default=0) + 2
+        folder.config.write_text(folder.config.read_text().replace("\nsteps = 400\n", f"\nsteps = {last}\n"))
+        agentrl(disk.folder, "train", "--resume", "full")
+        report = audit(folder.root, open_blob=EpisodeStore(str(folder.root)).open)
+        assert report.problems == ()
+        assert (report.ended, report.steps) == ("finished", last)
+        assert report.blobs_checked > 0
+        steps = [line["step"] for line in read_metrics(folder.metrics) if line["kind"] == "step"]
+        assert set(steps) == set(range(1, last + 1))
+
+
+class SmallDisk:
+    """A folder with little room: a tmpfs where one may be mounted, else one whose files may not grow to a checkpoint's size."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._mounted = self._mount("size=2600k")
+
+    def __enter__(self) -> "SmallDisk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+    def limit(self) -> None:
+        """In the run's process, before it starts."""
+        if not self._mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, 900_000))
+
+    def make_room(self) -> None:
+        if self._mounted:
+            assert self._mount("remount,size=200m")
+
+    def _mount(self, options: str) -> bool:
+        mount = shutil.which("mount")
+        words = [str(mount), "-t", "tmpfs", "-o", options, "tmpfs", str(self.folder)]
+        return mount is not None and subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def _checkpointed(folder: RunFolder, running: "subprocess.Popen[bytes]") -> Iterator[bool]:
