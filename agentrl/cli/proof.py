@@ -1,5 +1,6 @@
 """The end of a run: what it can prove of itself, and what to do next."""
 
+import shlex
 from collections import Counter
 
 from rich.console import Console
@@ -40,9 +41,10 @@ def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder
     if plot:
         table.add_row("plot", plot)
     console.print(Panel(table, title=f"{folder.name}: {reason}", title_align="left", expand=False))
-    console.print(
-        f"next:  agentrl episodes {folder.name}\n       agentrl audit {folder.name}\n       agentrl eval {folder.name}", highlight=False
-    )
+    if report.steps and not report.trained_tokens:
+        console.print("NOTHING WAS TRAINED: every agent run was left out; `agentrl episodes` shows why, metrics.jsonl has the details")
+    name = shlex.quote(folder.name)
+    console.print(f"next:  agentrl episodes {name}\n       agentrl audit {name}\n       agentrl eval {name}", highlight=False)
 
 
 def _plotted(config: RunConfig, folder: RunFolder) -> str:

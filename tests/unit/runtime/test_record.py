@@ -8,11 +8,13 @@ from rich.console import Console
 
 from agentrl.cli.proof import print_proof
 from agentrl.ledger import Ledger
+from agentrl.ledger.entry import Rejected, Trained
 from agentrl.rollout.observer import DropEvent, EpisodeEvent, StepEvent
 from agentrl.runtime.config import RunConfig
 from agentrl.runtime.folder import RunFolder
 from agentrl.runtime.metrics import read_metrics
 from agentrl.runtime.record import Recorder
+from tests.unit.ledger.build import batch, issued, name
 
 
 def drop(reason: str, reward: float | None, decile: int) -> DropEvent:
@@ -72,3 +74,16 @@ def test_the_proof_says_what_was_left_out_and_why(tmp_path: Path) -> None:
     assert "3 (unproven 2, tools_changed 1)" in shown
     assert "untrainable 4 (stop 4)" in shown
     assert "5 (temperature 5)" in shown
+
+
+def test_a_run_that_trained_nothing_says_so(tmp_path: Path) -> None:
+    folder = RunFolder.create("run", runs=tmp_path)
+    recorder = recorded(folder)
+    ledger = Ledger.open(folder.ledger)
+    ledger.record(issued("t", 0, size=1), Rejected(name("t", 0), "error", "reward: ValueError: boom"))
+    ledger.record(batch(ledger, [[]], dropped=(0,)))
+    ledger.record(Trained(1))
+    ledger.close()
+    out = io.StringIO()
+    print_proof(Console(file=out, width=200), RunConfig(env={"name": "x"}), folder, recorder, reason="finished")
+    assert "NOTHING WAS TRAINED: every agent run was left out" in out.getvalue()
