@@ -118,7 +118,10 @@ def latest(folder: Path) -> Latest | None:
         except CheckpointError as error:
             refused.append(error)
     if refused:
-        raise CheckpointError(f"no checkpoint in {folder} is whole: " + " · ".join(map(str, refused)))
+        raise CheckpointError(
+            f"no checkpoint in {folder} is whole; put back a copy of one, or remove them all and the run starts from its first weights "
+            "again: " + " · ".join(map(str, refused))
+        )
     return None
 
 
