@@ -13,6 +13,7 @@ from agentrl.errors import AgentRLError
 from agentrl.ledger.audit import audit
 from agentrl.runtime.config import RunConfig
 from agentrl.runtime.folder import RunFolder
+from agentrl.runtime.metrics import read_metrics, standing
 from agentrl.runtime.plot import plot_rewards
 from agentrl.runtime.record import Recorder
 
@@ -24,9 +25,8 @@ def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
     table.add_column()
-    if recorder.evaluations:
-        first, last = recorder.evaluations[0], recorder.evaluations[-1]
-        table.add_row("held-out reward", f"{score(first)} at step {first.step} → {score(last)} at step {last.step}")
+    if held_out := _held_out(folder):
+        table.add_row("held-out reward", held_out)
     table.add_row("audit", verdict(report))
     table.add_row("forks", by_reason(recorder.forks))
     table.add_row("left out", f"agent runs dropped {by_reason(recorder.dropped)}; attempts rejected {by_reason(recorder.rejected)}")
@@ -45,6 +45,16 @@ def print_proof(console: Console, config: RunConfig, folder: RunFolder, recorder
         console.print("NOTHING WAS TRAINED: every agent run was left out; `agentrl episodes` shows why, metrics.jsonl has the details")
     name = shlex.quote(folder.name)
     console.print(f"next:  agentrl episodes {name}\n       agentrl audit {name}\n       agentrl eval {name}", highlight=False)
+
+
+def _held_out(folder: RunFolder) -> str:
+    """From the first evaluation to the last, those before a resume included."""
+    try:
+        evaluations = standing(read_metrics(folder.metrics), "eval")
+    except AgentRLError as cause:
+        return f"unknown: {cause}"
+    ends = evaluations[:1] + evaluations[1:][-1:]
+    return " → ".join(f"{score(at['reward'], at['stderr'])} at step {at['step']}" for at in ends)
 
 
 def _plotted(config: RunConfig, folder: RunFolder) -> str:

@@ -147,7 +147,10 @@ class LiveView(RunObserver):
         yield "stage", f"{self._stage} {self._detail}  {clock(time.monotonic() - self._began)}{self._left()}"
         if self._evaluations:
             first, last = self._evaluations[0], self._evaluations[-1]
-            yield "held out", f"{score(first)} at step {first.step} → {score(last)} at step {last.step}"
+            yield (
+                "held out",
+                f"{score(first.reward, first.stderr)} at step {first.step} → {score(last.reward, last.stderr)} at step {last.step}",
+            )
         if self._batch is not None and self._last is not None:
             batch = self._batch
             kept = f"groups {batch.groups - batch.dropped_groups}/{batch.groups}"
@@ -176,13 +179,13 @@ def trainer_busy(event: StepEvent) -> float:
     return work / total if total else 0.0
 
 
-def score(event: EvaluationEvent) -> str:
-    return "no reward" if event.reward is None else f"{event.reward:.3f} ± {event.stderr:.3f}"
+def score(reward: float | None, stderr: float) -> str:
+    return "no reward" if reward is None else f"{reward:.3f} ± {stderr:.3f}"
 
 
 def evaluation_line(event: EvaluationEvent) -> str:
     failed = f", {event.failed} failed" if event.failed else ""
-    return f"held out at step {event.step}: reward {score(event)} over {event.episodes} episodes{failed}"
+    return f"held out at step {event.step}: reward {score(event.reward, event.stderr)} over {event.episodes} episodes{failed}"
 
 
 def clock(seconds: float) -> str:

@@ -5,7 +5,7 @@ A line that a full disk or a kill tore is taken out before anything follows it: 
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,6 +52,17 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             with boundary(StoreError, f"read line {number} of {path} (remove that line to go on)"):
                 values = _decode(line)
             yield values
+
+
+def standing(lines: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those of a kind, without those that a resume took back: a later line of the same or an earlier step replaces them."""
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        if line["kind"] == kind:
+            while found and found[-1]["step"] >= line["step"]:
+                found.pop()
+            found.append(line)
+    return found
 
 
 def _open_after_whole_lines(path: Path) -> BinaryIO:

@@ -1,16 +1,15 @@
 """The reward plot: held-out reward with its standard error, training reward, and the control that a policy must beat to have learned."""
 
 from pathlib import Path
-from typing import Any
 
-from agentrl.runtime.metrics import read_metrics
+from agentrl.runtime.metrics import read_metrics, standing
 
 
 def plot_rewards(metrics: Path, png: Path, *, title: str) -> None:
     """Draw `png` from a run's metrics. Does nothing before the first evaluation."""
     lines = list(read_metrics(metrics))
-    evals = _standing([line for line in lines if line["kind"] == "eval" and line.get("reward") is not None])
-    steps = _standing([line for line in lines if line["kind"] == "step" and line.get("reward") is not None])
+    evals = [line for line in standing(lines, "eval") if line["reward"] is not None]
+    steps = [line for line in standing(lines, "step") if line.get("reward") is not None]
     control = next((line["reward"] for line in lines if line["kind"] == "control"), None)
     if not evals:
         return
@@ -40,13 +39,3 @@ def plot_rewards(metrics: Path, png: Path, *, title: str) -> None:
     draft = png.with_suffix(".tmp.png")
     figure.savefig(draft)
     draft.replace(png)
-
-
-def _standing(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without those that a resume took back: a later line of the same or an earlier step replaces them."""
-    standing: list[dict[str, Any]] = []
-    for line in lines:
-        while standing and standing[-1]["step"] >= line["step"]:
-            standing.pop()
-        standing.append(line)
-    return standing

@@ -36,7 +36,6 @@ class Recorder(RunObserver):
         self._log = MetricsLog(path)
         self._batches: dict[int, BatchEvent] = {}
         self._load = Load(engine_busy=0, sampled_per_s=0, running=0, waiting=0, served_version=0, published_version=0)
-        self.evaluations: list[EvaluationEvent] = []
         self.placements: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.drops: Counter[Drop] = Counter()
@@ -140,7 +139,6 @@ class Recorder(RunObserver):
         self.wishes = wishes
 
     def evaluation(self, event: EvaluationEvent) -> None:
-        self.evaluations.append(event)
         self._write(
             "eval",
             step=event.step,

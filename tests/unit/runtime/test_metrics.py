@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.runtime.metrics import PIECE_BYTES, MetricsLog, read_metrics
+from agentrl.runtime.metrics import PIECE_BYTES, MetricsLog, read_metrics, standing
 
 
 def test_a_torn_line_is_taken_out_before_the_next_one(tmp_path: Path) -> None:
@@ -20,6 +20,12 @@ def test_a_torn_line_is_taken_out_before_the_next_one(tmp_path: Path) -> None:
     log.write("step", 0.0, step=2)
     log.close()
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_what_a_resume_took_back_stands_no_more() -> None:
+    told = [("eval", 0, 0.1), ("step", 1, 0.0), ("eval", 2, 0.2), ("eval", 4, 0.4), ("step", 2, 0.0), ("eval", 2, 0.3)]
+    lines = [{"kind": kind, "step": step, "reward": reward} for kind, step, reward in told]
+    assert [(line["step"], line["reward"]) for line in standing(lines, "eval")] == [(0, 0.1), (2, 0.3)]
 
 
 @pytest.mark.parametrize("damage", [b"\x00\x00\x00\n", b'{"kind":"ste{"kind":"step","step":2}\n', b"7\n"])

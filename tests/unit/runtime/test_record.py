@@ -66,6 +66,9 @@ def test_drops_forks_and_untrainable_tokens_are_told_by_reason(tmp_path: Path) -
 def test_the_proof_says_what_was_left_out_and_why(tmp_path: Path) -> None:
     folder = RunFolder.create("run", runs=tmp_path)
     recorder = recorded(folder)
+    with folder.metrics.open("a") as metrics:
+        for step, reward in ((0, "0.25"), (4, "0.5"), (4, "0.75")):
+            metrics.write(f'{{"kind":"eval","step":{step},"reward":{reward},"stderr":0.1}}\n')
     Ledger.open(folder.ledger).close()
     out = io.StringIO()
     print_proof(Console(file=out, width=200), RunConfig(env={"name": "x"}), folder, recorder, reason="finished")
@@ -74,6 +77,7 @@ def test_the_proof_says_what_was_left_out_and_why(tmp_path: Path) -> None:
     assert "3 (unproven 2, tools_changed 1)" in shown
     assert "untrainable 4 (stop 4)" in shown
     assert "5 (temperature 5)" in shown
+    assert "0.250 ± 0.100 at step 0 → 0.750 ± 0.100 at step 4" in shown, "a resume made the last evaluation anew"
 
 
 def test_a_run_that_trained_nothing_says_so(tmp_path: Path) -> None:
