@@ -27,7 +27,7 @@ def run(words: Sequence[str]) -> int:
     asked = options.parse_args(list(words))
     if asked.name not in NAMES:
         raise ConfigError(f"there is no benchmark {asked.name!r}.{did_you_mean(asked.name, NAMES)}")
-    report = measure(asked.name, asked.smollm2) | {"machine": machine()}
+    report = {"bench": asked.name} | measure(asked.name, asked.smollm2) | {"machine": machine()}
     if asked.json:
         sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         return 0

@@ -14,19 +14,19 @@ from agentrl.cli.person import Keyboard
 from agentrl.cli.subject import SERVED_MODEL, configured, is_run, need_env
 from agentrl.cli.transcript import transcript
 from agentrl.cli.view import Terminal, make_view
-from agentrl.env import Env, Gold, OpenSession, Silent, Split, make
+from agentrl.env import Calls, Env, Gold, OpenSession, Silent, Split, make
 from agentrl.env.seed import derive
-from agentrl.episode import EpisodeKey, EpisodeRecord, Sealed
+from agentrl.episode import ChatMessage, EpisodeKey, EpisodeRecord, Sealed
 from agentrl.errors import ConfigError
 from agentrl.gateway.tokenizer import Tokenizer
 from agentrl.rollout.client import Door
-from agentrl.rollout.run import run_episode
+from agentrl.rollout.pages import first_tasks
+from agentrl.rollout.run import LeasedEpisode, run_episode, served
 from agentrl.rollout.sealer import GatewaySealer
 from agentrl.rollout.wire import Lease
 from agentrl.runtime.config import RunConfig, load_config
 from agentrl.runtime.folder import RunFolder
 from agentrl.runtime.observe import RunObserver
-from agentrl.runtime.prepare_process import first_tasks
 from agentrl.runtime.reader import load_blob
 from agentrl.runtime.run import prepared_for
 from agentrl.runtime.service import model_service
@@ -61,15 +61,24 @@ def run(words: Sequence[str]) -> int:
         tokenizer = Tokenizer.from_folder(folder.root) if folder.tokenizer.is_file() and not asked.messages else None
         for part in transcript(*turns, tokenizer):
             console.print(part)
-    return 0
+    return int(turns[0].terminal == "error")
 
 
 async def _without_model(console: Console, env: Env, config: RunConfig, model: str, split: Split, index: int) -> int:
     doors: dict[str, OpenSession] = {"gold": Gold(env), "human": Keyboard(console), "silent": Silent()}
-    record = await run_episode(env, await _lease(env, config, split, index), doors[model])
-    for part in summary(record):
-        console.print(part, markup=False, highlight=False)
-    return 0
+    lease, calls = await _lease(env, config, split, index), Calls()
+    async with served(env, calls):
+        episode = LeasedEpisode(env, lease, doors[model], calls=calls)
+        record = await episode.run()
+    runs = episode.root.children if episode.root is not None and model != "human" else ()
+    said = [f"{message.role}: {text_of(message)}" for run in runs for message in run.messages]
+    for part in [*said, *summary(record)]:
+        console.print(part, markup=False, highlight=False, soft_wrap=True)
+    return int(record.terminal == "error")
+
+
+def text_of(message: ChatMessage) -> str:
+    return message.content + "".join(f" → {call.name}({call.arguments})" for call in message.tool_calls)
 
 
 async def _with_model(
@@ -84,12 +93,14 @@ async def _with_model(
         GatewaySealer(service.gateway, token=service.token) as sealer,
     ):
         view.stage("running", "one episode")
-        return await sealer.seal(await run_episode(env, lease, door))
+        calls = Calls()
+        async with served(env, calls):
+            return await sealer.seal(await run_episode(env, lease, door, calls=calls))
 
 
 async def _lease(env: Env, config: RunConfig, split: Split, index: int) -> Lease:
     """Of the split's task number `index`, with the seeds that a run of this seed would give it."""
-    tasks = [task async for task in first_tasks(env, split, index + 1)]
+    tasks = await first_tasks(env, split, index + 1)
     if index >= len(tasks):
         raise ConfigError(f"--task {index}: the {split} split of {env.name} has {len(tasks)} tasks")
     task = tasks[index]

@@ -7,11 +7,13 @@ from typing import Any
 import anyio
 import msgspec
 
-from agentrl.env import Calls, Env, Task
+from agentrl.env import Calls, Env, Split, Task
 from agentrl.env.lifecycle import describe
 from agentrl.episode import ErrorRecord
 from agentrl.errors import AgentRLError, EnvError
 from agentrl.rollout.wire import TaskPage, TaskRequest
+
+FIRST_S = 120.0
 
 
 class _Stream(msgspec.Struct):
@@ -68,6 +70,15 @@ class TaskPages:
             raise EnvError(
                 f"tasks({request.split!r}) gave {type(tasks).__name__}; yield Task(…) from it, or return a list of them"
             ) from cause
+
+
+async def first_tasks(env: Env, split: Split, count: int) -> list[Task]:
+    """Outside a worker. Raises EnvError for whatever is wrong with `tasks`."""
+    request = TaskRequest(id="first", split=split, epoch=0, start=0, count=count, deadline_s=FIRST_S)
+    page = await TaskPages(env, calls=Calls(), worker="").page(request)
+    if page.error is not None:
+        raise EnvError(f"environment {env.name}: {page.error.message}")
+    return [Task.from_builtins(task) for task in page.tasks]
 
 
 def _read(source: Iterator[Any], skip: int, count: int) -> _Taken:

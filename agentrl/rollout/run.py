@@ -1,18 +1,42 @@
 """One leased episode, from the lease to its record. No server is needed: tests, `try` and the contract tests run it in process."""
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import anyio
 
 from agentrl.env import Calls, Env, OpenSession, Root, Task, live
 from agentrl.env.lifecycle import describe, end
 from agentrl.env.seed import generator
 from agentrl.episode import EpisodeRecord, ErrorRecord
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EnvError
 from agentrl.rollout.wire import Lease
+
+START_S = 600.0
+"""For each of the environment's start and stop."""
+log = logging.getLogger(__name__)
 
 
 async def run_episode(env: Env, lease: Lease, open_session: OpenSession, *, calls: Calls | None = None) -> EpisodeRecord:
     """The record of an episode that ended, well or not."""
     return await LeasedEpisode(env, lease, open_session, calls=calls or Calls()).run()
+
+
+@asynccontextmanager
+async def served(env: Env, calls: Calls) -> AsyncIterator[None]:
+    """Started, shared by episodes while the context is open, then stopped."""
+    await calls("start", env.start, deadline_s=START_S)
+    env.serve()
+    try:
+        yield
+    finally:
+        env.serve(False)
+        with anyio.CancelScope(shield=True):
+            try:
+                await calls("stop", env.stop, deadline_s=START_S)
+            except EnvError as failure:
+                log.warning("%s", failure)
 
 
 class LeasedEpisode:

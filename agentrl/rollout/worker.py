@@ -14,18 +14,15 @@ from anyio.abc import TaskGroup
 from agentrl.engine.config import SamplingConfig
 from agentrl.env import Calls, Env
 from agentrl.env.call import only
-from agentrl.errors import EnvError
 from agentrl.rollout.client import Door
 from agentrl.rollout.config import RolloutConfig
 from agentrl.rollout.heart import Heart, LoopWatch, episode_of, stack_of
 from agentrl.rollout.link import Link, Refused, log
 from agentrl.rollout.output import bounded_stdout
 from agentrl.rollout.pages import TaskPages
-from agentrl.rollout.run import LeasedEpisode
+from agentrl.rollout.run import LeasedEpisode, served
 from agentrl.rollout.wire import EpisodeDone, Heartbeat, Lease, LeaseBeat, LeaseReply, LeaseRequest, TaskRequest
 
-START_S = 600.0
-"""For each of the environment's start and stop."""
 POLL_S = 10.0
 TICK_S = 0.1
 LAGGING_S = 1.0
@@ -39,18 +36,12 @@ async def work(
     calls = Calls()
     anyio.to_thread.current_default_thread_limiter().total_tokens = 8 * config.concurrency
     with bounded_stdout():
-        await calls("start", env.start, deadline_s=START_S)
-        env.serve()
-        try:
-            async with Link(controller, token=token) as link, Door(gateway, token=token, sampling=sampling) as door:
-                await Worker(env, link=link, door=door, calls=calls, name=worker, config=config).run()
-        finally:
-            env.serve(False)
-            with anyio.CancelScope(shield=True):
-                try:
-                    await calls("stop", env.stop, deadline_s=START_S)
-                except EnvError as failure:
-                    log.warning("%s", failure)
+        async with (
+            served(env, calls),
+            Link(controller, token=token) as link,
+            Door(gateway, token=token, sampling=sampling) as door,
+        ):
+            await Worker(env, link=link, door=door, calls=calls, name=worker, config=config).run()
 
 
 class Worker:

@@ -3,8 +3,6 @@
 It says what it is doing, a JSON line each, and ends with one line that says where things are.
 """
 
-from collections.abc import AsyncIterator
-from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from agentrl.env import Env, Split, Task, make
+from agentrl.env import Env, make
+from agentrl.rollout.pages import first_tasks
 from agentrl.runtime.child import read_spec, tell
 from agentrl.runtime.log import log_to_stderr
 
@@ -98,27 +97,12 @@ async def _control(env: Env, count: int) -> float | None:
     if type(env).control_reward is Env.control_reward:
         return None
     rewards: list[float] = []
-    async for task in first_tasks(env, "eval", count):
+    for task in await first_tasks(env, "eval", count):
         reward = env.control_reward(task, env.bounds(task).turns)
         if reward is None:
             return None
         rewards.append(reward)
     return mean(rewards) if rewards else None
-
-
-async def first_tasks(env: Env, split: Split, count: int) -> AsyncIterator[Task]:
-    """From sync or async tasks()."""
-    tasks = env.tasks(split)
-    if isinstance(tasks, AsyncIterator):
-        at = 0
-        async for task in tasks:
-            if at == count:
-                return
-            at += 1
-            yield task
-    else:
-        for task in islice(tasks, count):
-            yield task
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import anyio
 
 from agentrl.engine.remote import RemoteEngine
 from agentrl.env import Env, Task, make
-from agentrl.errors import GatewayError, StoreError, boundary
+from agentrl.errors import ConfigError, GatewayError, StoreError, boundary
 from agentrl.ledger import Ledger
 from agentrl.ledger.entry import Published, Served
 from agentrl.objective.advantage import Advantage, advantage_of, shuffled
@@ -36,6 +36,12 @@ async def train(config: RunConfig, folder: RunFolder, observer: RunObserver, *, 
     config.check_trainable()
     env = make(config.env_name, config.env_settings)
     with closing(Ledger.open(folder.ledger)) as ledger:
+        state = ledger.state
+        if resume and state.steps_done >= config.train.steps and (not config.eval.tasks or state.evaluated_step >= state.steps_done):
+            raise ConfigError(
+                f"{folder.name} is finished ({state.steps_done} of {config.train.steps} steps): look at it with `agentrl audit` and "
+                f"`agentrl eval`, or raise train.steps in {folder.config} to train on"
+            )
         prepared = await prepared_for(config, folder, observer, checkpoints=folder.checkpoints if resume else None)
         assert prepared is not None, "a trainable policy is a local one"
         if resume:
