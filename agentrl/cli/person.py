@@ -8,6 +8,7 @@ from rich.console import Console
 
 from agentrl.env import Reply, Session, SessionRequest, assistant
 from agentrl.episode import ChatMessage, ToolCall, ToolSpec
+from agentrl.errors import GatewayError
 
 
 class Keyboard:
@@ -36,10 +37,15 @@ class _Seat:
         if self._turns == 0:
             for tool in tools:
                 schema = msgspec.json.encode(tool.parameters).decode()
-                self._console.print(f"tool /{tool.name}: {tool.description} {schema}", markup=False, highlight=False, style="dim")
+                told = f"tool /{tool.name}: {tool.description} {schema}"
+                self._console.print(told, markup=False, highlight=False, style="dim", soft_wrap=True)
+            self._console.print('type an answer, or a tool call such as /name {"argument": "value"}', markup=False, style="dim")
         self._shown = len(messages) + 1
         self._turns += 1
-        line = await anyio.to_thread.run_sync(self._console.input, "you> ", abandon_on_cancel=True)
+        try:
+            line = await anyio.to_thread.run_sync(self._console.input, "you> ", abandon_on_cancel=True)
+        except EOFError:
+            raise GatewayError("the input ended before the episode did") from None
         return Reply(turn=f"{self._agent_run}.t{self._turns}", message=self._said(line))
 
     def _said(self, line: str) -> ChatMessage:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +64,13 @@ def test_the_key_of_an_outside_endpoint_is_never_printed(monkeypatch: pytest.Mon
     assert 'outside_url = "http://h/v1"' in shown
     assert "sk-secret" not in shown
     assert "outside_key" not in shown
+
+
+def test_a_refused_run_leaves_its_name_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "undemonstrated.py").write_text(
+        "from agentrl import Env, Task\n\n\nclass Mute(Env):\n    def tasks(self, split):\n        yield Task(prompt=split)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--env", "./undemonstrated.py:Mute", "--name", "mute"]) == 2
+    assert "demonstrations" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "mute").exists()
