@@ -1,5 +1,6 @@
 """`agentrl train`: one configuration, from flags and a TOML file, to a run folder."""
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,11 @@ def _train(config: RunConfig, folder: RunFolder, *, resume: bool) -> int:
         with make_view(config, folder, console) as view:
             reason = anyio.run(partial(train, config, folder, Everyone([recorder, view]), resume=resume))
         recorder.end()
+    except ConfigError:
+        if not resume and not any(folder.episodes.iterdir()):
+            # Refused before anything was rolled out: its name must not stay taken.
+            shutil.rmtree(folder.root)
+        raise
     finally:
         recorder.close()
     print_proof(console, config, folder, recorder, reason=reason)
